@@ -49,39 +49,41 @@ Status check_version(const std::string& value) {
                  std::to_string(kConfVersion) + ": run its harp-setup again");
 }
 
-Status check_setting(const std::string& key, const std::string& value) {
-  const ConfKey* const known = key_named(key);
-  if (known == nullptr) {
-    std::vector<std::string_view> names = {"version"};
-    for (const ConfKey& each : kConfKeys) names.emplace_back(each.key);
-    return invalid("the key \"" + key + "\" is not known; did you mean " +
-                   std::string(nearest_name(key, names)) + "?");
-  }
-  const auto all = env_internal::variables();
-  const auto variable = std::ranges::find_if(
-      all, [&](const auto& each) { return std::string_view(each.name) == known->variable; });
-  Env scratch;
-  if (!value.empty() && variable->set(scratch, value)) return {};
-  return invalid(key + " is \"" + value + "\", but must be " + variable->accepted);
-}
-
 Status check_line(const ConfLines& before, const std::string& key, const std::string& value) {
   if (std::ranges::any_of(before, [&](const auto& line) { return line.first == key; })) {
     return invalid("the key \"" + key + "\" stands there twice");
   }
   if (key == "version") return check_version(value);
   if (before.empty()) return invalid("the first key must be version");
-  return check_setting(key, value);
-}
-
-std::string conf_place() {
-  const char* const named = std::getenv("TACO_HARP_CONF");
-  return named != nullptr && *named != '\0' ? named : kConfPlace;
+  return check_conf_setting(key, value);
 }
 
 }  // namespace
 
 std::span<const ConfKey> conf_keys() { return kConfKeys; }
+
+Status check_conf_key(const std::string& key) {
+  if (key_named(key) != nullptr) return {};
+  if (key == "version") return invalid("the key \"version\" is harp-setup's to write");
+  std::vector<std::string_view> names = {"version"};
+  for (const ConfKey& each : kConfKeys) names.emplace_back(each.key);
+  const std::string near = suggestion(key, names);
+  std::string all;
+  for (const std::string_view each : names) append_name(all, each);
+  return invalid("the key \"" + key + "\" is not known" +
+                 (near.empty() ? "; there are " + all : near));
+}
+
+Status check_conf_setting(const std::string& key, const std::string& value) {
+  TACO_RETURN_IF_ERROR(check_conf_key(key));
+  const auto all = env_internal::variables();
+  const auto variable = std::ranges::find_if(all, [&](const auto& each) {
+    return std::string_view(each.name) == key_named(key)->variable;
+  });
+  Env scratch;
+  if (!value.empty() && variable->set(scratch, value)) return {};
+  return invalid(key + " is \"" + value + "\", but must be " + variable->accepted);
+}
 
 Result<ConfLines> parse_conf(const std::string& text, const std::string& place) {
   ConfLines lines;
@@ -128,10 +130,15 @@ Result<ConfLines> read_conf(const std::string& place) {
   return parse_conf(read_file(place), place);
 }
 
+std::string conf_place() {
+  const char* const named = std::getenv("TACO_HARP_CONF");
+  return named != nullptr && *named != '\0' ? named : kConfPlace;
+}
+
 Result<std::vector<std::string>> conf_environment() {
   std::vector<std::string> environment;
   const std::string place = conf_place();
-  if (place == "none") return environment;
+  if (place == kNoConf) return environment;
   const auto lines = read_conf(place);
   if (!lines.ok()) return lines.status();
   for (const auto& [key, value] : lines.value()) {

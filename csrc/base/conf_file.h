@@ -24,6 +24,10 @@ struct ConfKey {
 };
 std::span<const ConfKey> conf_keys();
 
+// kInvalidArgument: there is no such key, or it takes no such value.
+Status check_conf_key(const std::string& key);
+Status check_conf_setting(const std::string& key, const std::string& value);
+
 using ConfLines = std::vector<std::pair<std::string, std::string>>;  // keys and values, in order
 
 // The keys and values of a file with such a text. `place` is for errors.
@@ -35,7 +39,10 @@ std::string conf_text(const ConfLines& lines);
 // where there is no file at kConfPlace; elsewhere that is an error.
 Result<ConfLines> read_conf(const std::string& place);
 
-// The file that holds for this process by TACO_HARP_CONF, as NAME=value strings.
+// The file that holds for this process by TACO_HARP_CONF; kNoConf: none does.
+std::string conf_place();
+inline constexpr char kNoConf[] = "none";
+// Its settings as NAME=value strings.
 Result<std::vector<std::string>> conf_environment();
 
 }  // namespace taco

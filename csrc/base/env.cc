@@ -32,8 +32,9 @@ const Variable* find(std::string_view name) {
 std::string unknown_name_warning(std::string_view name) {
   std::vector<std::string_view> known;
   for (const Variable& variable : variables()) known.emplace_back(variable.name);
-  return "environment variable " + std::string(name) + " is not known; did you mean " +
-         std::string(nearest_name(name, known)) + "?";
+  const std::string near = suggestion(name, known);
+  return "environment variable " + std::string(name) + " is not known" +
+         (near.empty() ? " (docs/environment.md has all)" : near);
 }
 
 std::vector<std::string> process_environment() {

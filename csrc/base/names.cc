@@ -92,7 +92,7 @@ std::string_view nearest_name(std::string_view name, std::span<const std::string
     if (!name.empty() && candidate.starts_with(name)) return candidate;
   }
   std::string_view nearest;
-  std::size_t least = SIZE_MAX;
+  std::size_t least = std::min(name.size(), std::max<std::size_t>(name.size() / 3, 2) + 1);
   for (const std::string_view candidate : known) {
     const std::size_t distance = edit_distance(name, candidate);
     if (distance >= least) continue;
@@ -100,6 +100,11 @@ std::string_view nearest_name(std::string_view name, std::span<const std::string
     nearest = candidate;
   }
   return nearest;
+}
+
+std::string suggestion(std::string_view name, std::span<const std::string_view> known) {
+  const std::string_view nearest = nearest_name(name, known);
+  return nearest.empty() ? "" : "; did you mean " + std::string(nearest) + "?";
 }
 
 }  // namespace taco

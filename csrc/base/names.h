@@ -26,7 +26,10 @@ std::string size_text(std::size_t bytes);
 std::string printable(std::string_view text);
 
 // The known name that one that is not known begins, else the nearest by edits of single characters;
-// the first of several that are equally near. "" if none is known.
+// the first of several that are equally near. "" if none is near: two edits or a third of the name,
+// and something is left of it.
 std::string_view nearest_name(std::string_view name, std::span<const std::string_view> known);
+// "; did you mean ring?", or nothing.
+std::string suggestion(std::string_view name, std::span<const std::string_view> known);
 
 }  // namespace taco

@@ -34,8 +34,16 @@ TEST(Names, a_name_without_its_end_is_found_by_its_beginning) {
             "LIGHT_TOPK_ALLREDUCE");
 }
 
+TEST(Names, one_that_is_near_to_none_suggests_none) {
+  for (const char* name : {"", "x", "gonr", "hierarchical", "tree", "on"}) {
+    EXPECT_EQ(nearest_name(name, kKnown), "") << name;
+    EXPECT_EQ(suggestion(name, kKnown), "") << name;
+  }
+  EXPECT_EQ(suggestion("rign", kKnown), "; did you mean ring?");
+}
+
 TEST(Names, the_first_of_equals_is_taken_and_nothing_of_nothing) {
-  EXPECT_EQ(nearest_name("", kKnown), "auto");
+  EXPECT_EQ(nearest_name("rong", std::array<std::string_view, 2>{"ring", "rang"}), "ring");
   EXPECT_EQ(nearest_name("ring", {}), "");
 }
 

@@ -13,8 +13,9 @@ std::string unknown_option(std::string_view name, const std::vector<Option>& opt
   std::vector<std::string_view> known;
   known.reserve(options.size());
   for (const Option& option : options) known.emplace_back(option.name);
-  return std::string(name) + " is unknown; did you mean " + std::string(nearest_name(name, known)) +
-         "? --help lists all";
+  const std::string near = suggestion(name, known);
+  return std::string(name) + " is unknown" + (near.empty() ? "; " : near + " ") +
+         "--help lists all";
 }
 
 template <class Number>

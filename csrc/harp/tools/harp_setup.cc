@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -27,22 +28,32 @@ constexpr char kAbout[] =
     "kernel holds until the next start of the host.\n"
     "\n";
 
-struct Wishes {
-  bool check = false, help = false;
-  std::string conf = kConfPlace;
-  ConfLines settings;
+// A setting that is to be written down, or (without a value) taken back.
+struct Change {
+  std::string key;
+  std::optional<std::string> value;
 };
 
-Status take_setting_of_host(const std::string& text, ConfLines& settings) {
+struct Wishes {
+  bool check = false, help = false;
+  std::string conf;  // "": as programs have it
+  std::vector<Change> changes;
+};
+
+Status take_setting(const std::string& text, std::vector<Change>& changes) {
   const std::size_t equals = text.find('=');
   if (equals == std::string::npos || equals == 0 || text.find('\n') != std::string::npos) {
     return invalid("must be KEY=VALUE, as paths=4");
   }
-  const std::string key = text.substr(0, equals), value = text.substr(equals + 1);
-  const ConfLines alone = {{"version", std::to_string(kConfVersion)}, {key, value}};
-  const auto read = parse_conf(conf_text(alone), "--set");
-  if (!read.ok()) return read.status();
-  settings.emplace_back(key, value);
+  const Change change{text.substr(0, equals), text.substr(equals + 1)};
+  TACO_RETURN_IF_ERROR(check_conf_setting(change.key, *change.value));
+  changes.push_back(change);
+  return {};
+}
+
+Status take_key_to_unset(const std::string& key, std::vector<Change>& changes) {
+  TACO_RETURN_IF_ERROR(check_conf_key(key));
+  changes.push_back({key, std::nullopt});
   return {};
 }
 
@@ -57,10 +68,13 @@ std::vector<Option> options_for(Wishes& wishes) {
        "that is wanting.",
        set_flag(wishes.check)},
       {"--set", "KEY=VALUE", "A setting to write down: " + keys + ". May be given several times.",
-       [&wishes](const std::string& text) { return take_setting_of_host(text, wishes.settings); }},
+       [&wishes](const std::string& text) { return take_setting(text, wishes.changes); }},
+      {"--unset", "KEY", "A setting to take back. May be given several times.",
+       [&wishes](const std::string& key) { return take_key_to_unset(key, wishes.changes); }},
       {"--conf", "FILE",
-       std::string("Where settings are written down (") + kConfPlace +
-           "); programs read another file by TACO_HARP_CONF.",
+       std::string(
+           "Where settings are written down (TACO_HARP_CONF, by which programs read it, or ") +
+           kConfPlace + ").",
        set_text(wishes.conf)},
       {"--help", "", "Shows this.", set_flag(wishes.help)},
   };
@@ -73,24 +87,29 @@ int fail_with(const std::string& why) {
   return 1;
 }
 
+int succeed() {
+  std::printf("Set up HARP successfully\n");
+  return 0;
+}
+
 std::string value_of(const ConfLines& lines, const std::string& key, const std::string& fallback) {
   const auto found =
       std::ranges::find_if(lines, [&](const auto& line) { return line.first == key; });
   return found == lines.end() ? fallback : found->second;
 }
 
-// The settings that there were, with those that are new in their places.
+// The settings that there were, with the changes.
 Result<ConfLines> merged(const Wishes& wishes) {
   ConfLines lines;
-  if (access(wishes.conf.c_str(), F_OK) == 0) {
+  if (wishes.conf != kNoConf && access(wishes.conf.c_str(), F_OK) == 0) {
     auto read = read_conf(wishes.conf);
     if (!read.ok()) return read;
     lines = std::move(read).value();
   }
   if (lines.empty()) lines.emplace_back("version", std::to_string(kConfVersion));
-  for (const auto& [key, value] : wishes.settings) {
-    std::erase_if(lines, [&same = key](const auto& line) { return line.first == same; });
-    lines.emplace_back(key, value);
+  for (const Change& change : wishes.changes) {
+    std::erase_if(lines, [&](const auto& line) { return line.first == change.key; });
+    if (change.value) lines.emplace_back(change.key, *change.value);
   }
   return lines;
 }
@@ -168,7 +187,13 @@ int run(const Wishes& wishes) {
   if (!lines.ok()) return fail_with(lines.status().message());
   const std::string contradiction = contradiction_in(lines.value());
   if (!contradiction.empty()) return fail_with(contradiction);
-  const SeenHost seen = see_host(value_of(lines.value(), "driver", "auto"));
+  if (wishes.conf == kNoConf && !wishes.changes.empty()) {
+    return fail_with(
+        "TACO_HARP_CONF=none has programs read no settings of the host, so none are "
+        "written: unset it, or name a file by --conf");
+  }
+  const SeenHost seen = see_host(value_of(lines.value(), "driver", "auto"),
+                                 value_of(lines.value(), "interfaces", ""));
   if (!seen.problem.empty()) return fail_with(seen.problem);
   constexpr std::size_t kWanted = std::size_t{4} << 20;
   const std::string buffer = value_of(lines.value(), "socket_buffer", "0");
@@ -177,13 +202,13 @@ int run(const Wishes& wishes) {
   const int wanting = go_through([&] { return check_host(seen.host, wanted); }, wishes.check);
   if (wanting > 0) return fail_with(std::to_string(wanting) + " wanting; the lines above mend it");
   if (wishes.check) return 0;
+  if (wishes.conf == kNoConf) return succeed();
   const std::string why = write_conf(wishes.conf, conf_text(lines.value()));
   if (!why.empty()) {
     return fail_with(wishes.conf + " cannot be written: " + why +
                      "; run it as root, or name another file by --conf");
   }
-  std::printf("Set up HARP successfully\n");
-  return 0;
+  return succeed();
 }
 
 }  // namespace
@@ -202,6 +227,7 @@ int set_up(const std::vector<std::string>& arguments) {
     std::fputs((kAbout + help_of(options)).c_str(), stdout);
     return 0;
   }
+  if (wishes.conf.empty()) wishes.conf = conf_place();
   return run(wishes);
 }
 

@@ -43,7 +43,8 @@ struct SeenHost {
   Host host;
   std::string problem;  // of the driver: "" where it can be used
 };
-SeenHost see_host(const std::string& driver);
+// `interfaces`: those that are used, as TACO_IFNAME has them; "": all.
+SeenHost see_host(const std::string& driver, const std::string& interfaces);
 
 // All of them: of any host, and of what its driver needs.
 std::vector<Check> check_host(const Host& host, std::size_t socket_buffer);

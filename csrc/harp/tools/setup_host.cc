@@ -15,6 +15,7 @@
 #include "harp/drivers/dpdk/dpdk_settings.h"
 #include "harp/drivers/kernel/kernel_interfaces.h"
 #include "harp/drivers/networks.h"
+#include "harp/engine/interfaces.h"
 #include "harp/tools/setup_checks.h"
 
 namespace taco::harp {
@@ -75,15 +76,30 @@ void see_dpdk(SeenHost& seen) {
   }
 }
 
-void see_kernel_networks(SeenHost& seen) {
+// Those that others reach, or those that are named.
+Result<std::vector<Interface>> interfaces_to_use(const Network& network,
+                                                 const std::string& interfaces) {
+  InterfaceWish wish;
+  TACO_RETURN_IF_ERROR(parse_interface_names(interfaces, &wish.names, &wish.excluded));
+  auto all = network.interfaces();
+  if (!all.ok() || !wish.names.empty()) {
+    return all.ok() ? choose_interfaces(all.value(), wish, network.routes()) : all;
+  }
+  std::erase_if(all.value(), [&](const Interface& each) {
+    return !each.up || each.loopback || each.overlay || !is_publishable(each) ||
+           std::ranges::count(wish.excluded, each.name) != 0;
+  });
+  return all;
+}
+
+void see_kernel_networks(SeenHost& seen, const std::string& interfaces) {
   const auto network = network_named(seen.host.driver);
   if (!network.ok()) seen.problem = network.status().message();
   if (!network.ok()) return;
-  const auto all = network.value()->interfaces();
-  if (!all.ok()) seen.problem = all.status().message();
-  if (!all.ok()) return;
-  for (const Interface& each : all.value()) {
-    if (!each.up || each.loopback || each.overlay || !is_publishable(each)) continue;
+  const auto used = interfaces_to_use(*network.value(), interfaces);
+  if (!used.ok()) seen.problem = used.status().message();
+  if (!used.ok()) return;
+  for (const Interface& each : used.value()) {
     seen.host.networks.push_back(each.name + " " + to_string(each.address));
     const auto known = std::ranges::find(seen.host.devices, each.name, &Host::Device::name);
     if (known == seen.host.devices.end()) {
@@ -96,7 +112,7 @@ void see_kernel_networks(SeenHost& seen) {
 
 }  // namespace
 
-SeenHost see_host(const std::string& driver) {
+SeenHost see_host(const std::string& driver, const std::string& interfaces) {
   SeenHost seen;
   seen.host.driver = driver == "auto" ? "udp" : driver;
   seen.host.most_descriptors = most_of(RLIMIT_NOFILE);
@@ -107,7 +123,7 @@ SeenHost see_host(const std::string& driver) {
   if (driver == "dpdk") {
     see_dpdk(seen);
   } else {
-    see_kernel_networks(seen);
+    see_kernel_networks(seen, interfaces);
   }
   return seen;
 }

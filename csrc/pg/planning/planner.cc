@@ -57,8 +57,8 @@ std::string joined(const Names& names) {
 }
 
 std::string suggest(const std::string& name, const Names& known) {
-  return "; did you mean " + std::string(nearest_name(name, known)) +
-         "? There are: " + joined(known);
+  const std::string near = suggestion(name, known);
+  return near + (near.empty() ? "; there are: " : " There are: ") + joined(known);
 }
 
 std::optional<Kind> kind_named(Algorithms known, const std::string& name) {

@@ -78,6 +78,8 @@ if "$SETUP" --check >setup_check 2>setup_wants; then
   "$SETUP" --conf "$folder/harp.conf" --set paths=3 >setup
   [ "$(grep -v '^#' harp.conf)" = $'version = 1\ndriver = udp\npaths = 3' ]
   TACO_HARP_CONF=$folder/harp.conf "$PERF" "${SHORT[@]}" --transport udp >conf
+  TACO_HARP_CONF=$folder/harp.conf "$SETUP" --unset paths --unset port >setup
+  [ "$(grep -v '^#' harp.conf)" = $'version = 1\ndriver = udp' ]
 else
   expect setup_check "mend it: "
   expect setup_wants "wanting"
@@ -86,7 +88,18 @@ printf 'version = 1\npats = 3\n' >wrong.conf
 refused wrong env TACO_HARP_CONF=$folder/wrong.conf "$PERF" "${SHORT[@]}"
 expect wrong 'wrong.conf, line 2: the key "pats" is not known; did you mean paths?'
 refused wrong "$SETUP" --set paths=9
-expect wrong 'paths is "9", but must be auto or an integer from 1 to 8'
+expect wrong '--set paths=9: paths is "9", but must be auto or an integer from 1 to 8'
+refused wrong "$SETUP" --unset pats
+expect wrong '--unset pats: the key "pats" is not known; did you mean paths?'
+refused wrong "$SETUP" --set weather=fine
+expect wrong 'the key "weather" is not known; there are version, driver, interfaces,'
+refused wrong "$SETUP" --set version=2
+expect wrong "harp-setup's to write"
+refused wrong env TACO_HARP_CONF=none "$SETUP" --set paths=2
+expect wrong 'TACO_HARP_CONF=none'
+printf 'version = 1\ninterfaces = eth77\n' >interfaces.conf
+refused wrong env TACO_HARP_CONF=$folder/interfaces.conf "$SETUP" --check
+expect wrong '"eth77" does not exist'
 refused wrong "$SETUP" --set pats=3
 expect wrong 'the key "pats" is not known; did you mean paths?'
 refused wrong "$SETUP" --set paths

@@ -194,7 +194,7 @@ TEST_F(Setup, says_why_a_file_cannot_be_written) {
 // The environment is read once in a process: nothing may ask for it before.
 TEST(SeenHost, reads_the_devices_of_dpdk_without_opening_them) {
   setenv("TACO_HARP_DPDK", "net_memif0,role=client 10.9.0.2/24", 1);
-  const SeenHost seen = see_host("dpdk");
+  const SeenHost seen = see_host("dpdk", "");
   unsetenv("TACO_HARP_DPDK");
   EXPECT_EQ(seen.problem, "");
   EXPECT_FALSE(seen.host.uses_pci);
@@ -202,18 +202,32 @@ TEST(SeenHost, reads_the_devices_of_dpdk_without_opening_them) {
 }
 
 TEST(SeenHost, names_a_driver_that_there_is_not) {
-  EXPECT_NE(see_host("pigeon").problem.find("\"pigeon\""), std::string::npos);
-  EXPECT_EQ(see_host("udp").problem, "");
+  EXPECT_NE(see_host("pigeon", "").problem.find("\"pigeon\""), std::string::npos);
+  EXPECT_EQ(see_host("udp", "").problem, "");
+  EXPECT_NE(see_host("udp", "eth77").problem.find("\"eth77\" does not exist"), std::string::npos);
+  EXPECT_NE(see_host("udp", "a,^b").problem.find("names and excludes"), std::string::npos);
 }
 
 TEST(SeenHost, tells_what_it_is) {
-  const Host host = see_host("udp").host;
+  const Host host = see_host("udp", "").host;
   EXPECT_GE(host.cores, 1u);
   EXPECT_GT(host.most_locked, 0u);
   EXPECT_NE(host.kernel, "");
   for (const Host::Device& each : host.devices) {
     EXPECT_GE(each.queues.now, 1u) << each.name;
     EXPECT_GE(each.queues.most, each.queues.now) << each.name;
+  }
+}
+
+TEST(SeenHost, has_the_interfaces_that_are_named_or_not_excluded) {
+  const Host named = see_host("udp", "lo").host;
+  ASSERT_EQ(named.devices.size(), 1u);
+  EXPECT_EQ(named.devices[0].name, "lo");
+  const Host all = see_host("udp", "").host;
+  for (const Host::Device& each : all.devices) {
+    for (const Host::Device& other : see_host("udp", "^" + each.name).host.devices) {
+      EXPECT_NE(other.name, each.name);
+    }
   }
 }
 
