@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdlib>
+#include <sstream>
 #include <string_view>
 
 #include "base/env_table.h"
@@ -133,6 +134,25 @@ Result<ConfLines> read_conf(const std::string& place) {
 std::string conf_place() {
   const char* const named = std::getenv("TACO_HARP_CONF");
   return named != nullptr && *named != '\0' ? named : kConfPlace;
+}
+
+std::string conf_origin(const char* variable, const std::string& value) {
+  const char* const set = std::getenv(variable);
+  const auto known = std::ranges::find_if(
+      kConfKeys, [&](const ConfKey& each) { return std::string_view(each.variable) == variable; });
+  const std::string place = conf_place();
+  const bool is_set = set != nullptr && *set != '\0';
+  if (is_set || known == kConfKeys.end() || place == kNoConf) return "";
+  std::istringstream text(read_file(place));
+  int number = 1;
+  for (std::string line; std::getline(text, line); ++number) {
+    const std::size_t equals = std::min(line.find('='), line.size());
+    if (equals == line.size() || trimmed(line.substr(0, equals)) != known->key) continue;
+    if (!value.empty() && trimmed(line.substr(equals + 1)) != value) continue;
+    return std::string(" (") + known->key + ", line " + std::to_string(number) + " of " + place +
+           ")";
+  }
+  return "";
 }
 
 Result<std::vector<std::string>> conf_environment() {

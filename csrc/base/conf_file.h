@@ -39,6 +39,10 @@ std::string conf_text(const ConfLines& lines);
 // where there is no file at kConfPlace; elsewhere that is an error.
 Result<ConfLines> read_conf(const std::string& place);
 
+// For errors about a variable's value, behind it: " (driver, line 3 of /etc/taco/harp.conf)" where
+// the environment does not set it and that line does. `value`: "" of any.
+std::string conf_origin(const char* variable, const std::string& value);
+
 // The file that holds for this process by TACO_HARP_CONF; kNoConf: none does.
 std::string conf_place();
 inline constexpr char kNoConf[] = "none";

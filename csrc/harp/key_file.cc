@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <cstring>
 
+#include "base/conf_file.h"
 #include "base/names.h"
 
 namespace taco::harp {
@@ -33,7 +34,8 @@ class File {
 };
 
 Status bad(const std::string& path, const std::string& why) {
-  return Status(Code::kInvalidArgument, "TACO_HARP_KEY_FILE=\"" + path + "\": " + why);
+  return Status(Code::kInvalidArgument, "TACO_HARP_KEY_FILE=\"" + path + "\"" +
+                                            conf_origin("TACO_HARP_KEY_FILE", path) + ": " + why);
 }
 
 std::string making(const std::string& path) {

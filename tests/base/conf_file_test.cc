@@ -102,6 +102,20 @@ TEST_F(ConfOfProcess, holds_where_the_environment_says_nothing_else) {
   });
 }
 
+// A value may be well formed and wrong all the same, as a driver that there is not.
+TEST_F(ConfOfProcess, is_named_by_line_and_key_where_it_says_what_is_wrong) {
+  write("version = 1\n# soon\n driver= pigeon\n");
+  in_child([&] {
+    EXPECT_EQ(conf_origin("TACO_HARP_DRIVER", "pigeon"), " (driver, line 3 of " + place_ + ")");
+    EXPECT_EQ(conf_origin("TACO_HARP_DRIVER", ""), " (driver, line 3 of " + place_ + ")");
+    EXPECT_EQ(conf_origin("TACO_HARP_DRIVER", "udp"), "") << "a program's own choice";
+    EXPECT_EQ(conf_origin("TACO_PORT", "1"), "");
+    EXPECT_EQ(conf_origin("TACO_LOG", "x"), "");
+    setenv("TACO_HARP_DRIVER", "pigeon", 1);
+    EXPECT_EQ(conf_origin("TACO_HARP_DRIVER", "pigeon"), "");
+  });
+}
+
 TEST_F(ConfOfProcess, is_an_error_where_it_is_wrong_missing_or_anybodys_to_write) {
   in_child([&] {
     EXPECT_NE(Env::get().status().message().find(place_ + " (TACO_HARP_CONF) cannot be read"),

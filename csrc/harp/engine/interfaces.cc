@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <set>
 
+#include "base/conf_file.h"
 #include "base/names.h"
 
 namespace taco::harp {
@@ -59,7 +60,8 @@ Result<std::vector<Interface>> named_interfaces(const std::vector<Interface>& al
       return Status(Code::kInvalidArgument,
                     "network interface \"" + name + "\" " +
                         (found ? "is down or has no usable address" : "does not exist") +
-                        "; interfaces here: " + names_of(all) + " (TACO_IFNAME)");
+                        "; interfaces here: " + names_of(all) + " (TACO_IFNAME)" +
+                        conf_origin("TACO_IFNAME", ""));
     }
   }
   return chosen;
@@ -171,15 +173,16 @@ Status parse_interface_names(const std::string& text, std::vector<std::string>* 
     const bool exclude = !name.empty() && name[0] == '^';
     if (exclude) name.erase(0, 1);
     if (name.empty()) {
-      return Status(Code::kInvalidArgument,
-                    "TACO_IFNAME=\"" + text + "\": an interface name is empty");
+      return Status(Code::kInvalidArgument, "TACO_IFNAME=\"" + text + "\"" +
+                                                conf_origin("TACO_IFNAME", text) +
+                                                ": an interface name is empty");
     }
     (exclude ? excluded : names)->push_back(name);
   }
   if (!names->empty() && !excluded->empty()) {
     return Status(Code::kInvalidArgument,
-                  "TACO_IFNAME=\"" + text +
-                      "\" both names and excludes interfaces: write \"eth0,eth1\" or "
+                  "TACO_IFNAME=\"" + text + "\"" + conf_origin("TACO_IFNAME", text) +
+                      " both names and excludes interfaces: write \"eth0,eth1\" or "
                       "\"^docker0,^lo\"");
   }
   return {};
@@ -199,7 +202,9 @@ Result<std::vector<Interface>> choose_interfaces(const std::vector<Interface>& a
   if (chosen.empty()) {
     return Status(Code::kInvalidArgument,
                   "no network interface is usable; interfaces here: " + names_of(all) +
-                      (wish.excluded.empty() ? "" : " (TACO_IFNAME excludes some)"));
+                      (wish.excluded.empty()
+                           ? ""
+                           : " (TACO_IFNAME excludes some)" + conf_origin("TACO_IFNAME", "")));
   }
   return chosen;
 }

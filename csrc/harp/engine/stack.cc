@@ -7,6 +7,7 @@
 #include <mutex>
 #include <vector>
 
+#include "base/conf_file.h"
 #include "base/env.h"
 #include "base/per_process.h"
 #include "harp/drivers/networks.h"
@@ -48,8 +49,10 @@ int unused_number(const Registry& registry, const StackOptions& options) {
 Status take_engines(const Env& env, const Network& network, StackOptions* options) {
   options->engines = static_cast<int>(env.harp_engines);
   if (options->engines > 1 && !network.is_for_many()) {
-    return invalid("TACO_HARP_ENGINES=\"" + std::to_string(options->engines) +
-                   "\" with TACO_HARP_DRIVER=" + std::string(network.name()) +
+    return invalid("TACO_HARP_ENGINES=\"" + std::to_string(options->engines) + "\"" +
+                   conf_origin("TACO_HARP_ENGINES", std::to_string(options->engines)) +
+                   " with TACO_HARP_DRIVER=" + std::string(network.name()) +
+                   conf_origin("TACO_HARP_DRIVER", std::string(network.name())) +
                    ": its interfaces belong to one engine each. Set TACO_HARP_ENGINES=1, or "
                    "TACO_HARP_DRIVER=udp");
   }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/conf_file.h"
 #include "base/descriptors.h"
 #include "base/env.h"
 #include "base/fork.h"
@@ -177,7 +178,9 @@ Result<std::unique_ptr<Nic>> StackCore::open_network(std::string* interface_name
     return nic;
   }
   if (first_port == 0) return last;
-  return last.with_prefix("TACO_PORT=" + std::to_string(first_port) + ": no port from there to " +
+  return last.with_prefix("TACO_PORT=" + std::to_string(first_port) +
+                          conf_origin("TACO_PORT", std::to_string(first_port)) +
+                          ": no port from there to " +
                           std::to_string(std::min(first_port + kPortTries - 1, 65'535)) +
                           " could be opened, name another one. The last try: ");
 }

@@ -100,6 +100,10 @@ expect wrong 'TACO_HARP_CONF=none'
 printf 'version = 1\ninterfaces = eth77\n' >interfaces.conf
 refused wrong env TACO_HARP_CONF=$folder/interfaces.conf "$SETUP" --check
 expect wrong '"eth77" does not exist'
+expect wrong "(interfaces, line 2 of $folder/interfaces.conf)"
+printf 'version = 1\ndriver = pigeon\n' >driver.conf
+refused wrong env TACO_HARP_CONF=$folder/driver.conf "$PERF" "${SHORT[@]}"
+expect wrong "TACO_HARP_DRIVER=\"pigeon\" (driver, line 2 of $folder/driver.conf): there is no"
 refused wrong "$SETUP" --set pats=3
 expect wrong 'the key "pats" is not known; did you mean paths?'
 refused wrong "$SETUP" --set paths
