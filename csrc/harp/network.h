@@ -76,8 +76,8 @@ class Network {
   // and drops it with the moment.
   virtual RouteLookup routes() const = 0;
   virtual bool crosses_router(const Endpoint& destination) const = 0;
-  // False: an interface that one Nic has no other can have, of this process or another.
-  virtual bool is_for_many() const { return true; }
+  // kInvalidArgument: its interfaces cannot be had by so many engines of a process, and which.
+  virtual Status check_engines(std::uint32_t /*engines*/) const { return {}; }
   // kResource: an address is not of this host, or its port is taken.
   virtual Result<std::unique_ptr<Nic>> open(const NicOptions& options) const = 0;
 };

@@ -48,14 +48,7 @@ int unused_number(const Registry& registry, const StackOptions& options) {
 // Errors say why this process cannot have as many engines as it is to have.
 Status take_engines(const Env& env, const Network& network, StackOptions* options) {
   options->engines = static_cast<int>(env.harp_engines);
-  if (options->engines > 1 && !network.is_for_many()) {
-    return invalid("TACO_HARP_ENGINES=\"" + std::to_string(options->engines) + "\"" +
-                   conf_origin("TACO_HARP_ENGINES", std::to_string(options->engines)) +
-                   " with TACO_HARP_DRIVER=" + std::string(network.name()) +
-                   conf_origin("TACO_HARP_DRIVER", std::string(network.name())) +
-                   ": its interfaces belong to one engine each. Set TACO_HARP_ENGINES=1, or "
-                   "TACO_HARP_DRIVER=udp");
-  }
+  TACO_RETURN_IF_ERROR(network.check_engines(static_cast<std::uint32_t>(options->engines)));
   if (env.harp_cores.empty()) return {};
   const auto self = LocalRank::from_env("which part of TACO_HARP_CORES is this rank's");
   if (!self.ok()) return self.status();

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <cstdio>
 #include <functional>
 #include <optional>
@@ -14,6 +15,8 @@
 
 #include "base/conf_file.h"
 #include "base/core_list.h"
+#include "base/parse_number.h"
+#include "harp/drivers/networks.h"
 #include "harp/tools/arguments.h"
 #include "harp/tools/setup_checks.h"
 
@@ -118,10 +121,11 @@ Result<ConfLines> merged(const Wishes& wishes) {
 std::string contradiction_in(const ConfLines& lines) {
   const std::string engines = value_of(lines, "engines", "1");
   const std::string driver = value_of(lines, "driver", "auto");
-  if (engines != "1" && driver == "dpdk") {
-    return "engines=" + engines +
-           " with driver=dpdk: its devices belong to one engine each; --set engines=1, or another "
-           "driver";
+  const auto network = network_named(driver);
+  const auto count = parse_number<std::uint32_t>(engines);
+  const Status refused = network.ok() && count ? network.value()->check_engines(*count) : Status();
+  if (!refused.ok()) {
+    return "engines=" + engines + " with driver=" + driver + ": " + refused.message();
   }
   const std::string cores = value_of(lines, "cores", "");
   for (const int core : cores_from(cores).value_or(std::vector<int>())) {

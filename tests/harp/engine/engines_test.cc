@@ -233,9 +233,21 @@ TEST(Engines, AreRefusedByADriverWhoseInterfacesBelongToOne) {
     setenv("TACO_HARP_DPDK", "net_ring0 10.5.0.1/24", 1);
     const Status status = StackOptions::from_env().status();
     EXPECT_EQ(status.code(), Code::kInvalidArgument);
-    EXPECT_NE(status.message().find("TACO_HARP_ENGINES=\"2\" with TACO_HARP_DRIVER=dpdk"),
+    EXPECT_NE(status.message().find("TACO_HARP_ENGINES=\"2\" with TACO_HARP_DRIVER=dpdk: the "
+                                    "device net_ring0 belongs to one engine"),
               std::string::npos)
         << status.message();
+  });
+}
+
+TEST(Engines, AreAllowedByADriverThatHasAnInterfaceForEach) {
+  in_a_process([] {
+    setenv("TACO_HARP_ENGINES", "2", 1);
+    setenv("TACO_HARP_DRIVER", "dpdk", 1);
+    setenv("TACO_HARP_DPDK", "net_memif0,role=client 10.5.0.1/24", 1);
+    const auto options = StackOptions::from_env();
+    ASSERT_TRUE(options.ok()) << options.status().message();
+    EXPECT_EQ(options.value().engines, 2);
   });
 }
 

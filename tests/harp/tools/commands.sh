@@ -118,8 +118,12 @@ expect wrong 'later.conf, line 1: it is of version "9"'
 expect later.conf 'version = 9'
 refused wrong "$SETUP" --check --set driver=pigeon
 expect wrong 'there is no such driver'
-refused wrong "$SETUP" --check --set engines=2 --set driver=dpdk
+readonly TWO_ENGINES=("$SETUP" --check --set engines=2 --set driver=dpdk)
+refused wrong env TACO_HARP_DPDK="net_ring0 10.9.0.1/24" "${TWO_ENGINES[@]}"
 expect wrong 'engines=2 with driver=dpdk'
+expect wrong 'the device net_ring0 belongs to one engine'
+TACO_HARP_DPDK="net_memif0 10.9.0.1/24" "${TWO_ENGINES[@]}" >looked 2>&1 || true
+expect looked 'dpdk     ' # the check of that name, behind which there is no refusal
 refused wrong "$SETUP" --check --set cores=0,1023
 expect wrong 'names core 1023, which this host does not have'
 "$SETUP" --check --conf none.conf >looked 2>&1 || true

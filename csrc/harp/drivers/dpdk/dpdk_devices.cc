@@ -9,6 +9,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <functional>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <set>
@@ -32,9 +34,13 @@ struct ProcessDpdk {
   const std::uint32_t generation = fork_generation();
   std::mutex mutex;
   bool is_tried = false;
-  std::string devices, eal_arguments;  // as first asked for
-  Result<std::vector<FrameLink>> links{std::vector<FrameLink>()};
-  bool is_lent = false;
+  std::string devices, eal_arguments;           // as first asked for
+  Result<const DpdkLibrary*> library{nullptr};  // whose EAL has started
+  struct Links {
+    Result<std::vector<FrameLink>> links{std::vector<FrameLink>()};
+    bool is_lent = false;
+  };
+  std::map<std::uint32_t, Links> by_engine;
 };
 
 // Never destroyed: EAL's threads run until the process ends, and engines may outlive statics.
@@ -126,15 +132,18 @@ std::string listed(const std::vector<std::string>& arguments) {
   return list;
 }
 
-Status start_and_open(const DpdkLibrary& library, const std::vector<std::string>& arguments,
-                      std::vector<DpdkDevice> devices, std::vector<FrameLink>& links) {
+Status start_eal(const DpdkLibrary& library, const std::vector<std::string>& arguments) {
   const auto log_line = [](const char* line) { TACO_LOG_WARNING("harp", "DPDK: %s", line); };
   const Status started = library.start(arguments, log_line);
-  if (!started.ok()) {
-    return Status(started.code(), started.message() + "; its arguments were" + listed(arguments) +
-                                      ", the last of them those of TACO_HARP_DPDK_EAL");
-  }
-  for (DpdkDevice& device : devices) {
+  if (started.ok()) return {};
+  return Status(started.code(), started.message() + "; its arguments were" + listed(arguments) +
+                                    ", the last of them those of TACO_HARP_DPDK_EAL");
+}
+
+Status open_devices(const DpdkLibrary& library, const std::vector<DpdkDevice>& devices,
+                    std::uint32_t engine, std::vector<FrameLink>& links) {
+  for (const DpdkDevice& each : devices) {
+    DpdkDevice device = device_of_engine(each, engine);
     auto port = library.open({device.link.name, device.arguments, device.mtu, device.slots});
     if (!port.ok()) return port.status().with_prefix("TACO_HARP_DPDK: ");
     device.link.port = std::move(port).value();
@@ -149,23 +158,36 @@ Status start_and_open(const DpdkLibrary& library, const std::vector<std::string>
 
 // In a thread of its own, which EAL may pin and whose signals are blocked, as are those of the
 // threads that EAL starts from it.
-Result<std::vector<FrameLink>> open_links(const std::vector<DpdkDevice>& devices,
-                                          const std::string& more) {
+Status run_apart(const std::function<Status()>& body) {
+  const std::set<int> before = open_descriptors();
+  Status status;
+  auto thread = start_thread("taco-dpdk", [&] { status = body(); });
+  if (!thread.ok()) return thread.status();
+  thread.value().join();
+  close_on_fork_but(before);
+  return status;
+}
+
+Result<const DpdkLibrary*> start_library(const std::vector<DpdkDevice>& devices,
+                                         const std::string& more) {
   auto arguments = eal_arguments(devices, {usable_cores(), free_huge_page_bytes()}, more);
   if (!arguments.ok()) return arguments.status();
   const auto library = load_library();
   if (!library.ok()) return library.status();
-  const std::set<int> before = open_descriptors();
-  std::vector<FrameLink> links;
-  Status status;
-  auto thread = start_thread("taco-dpdk", [&] {
-    status = start_and_open(*library.value(), arguments.value(), devices, links);
-  });
-  if (!thread.ok()) return thread.status();
-  thread.value().join();
-  close_on_fork_but(before);
-  if (!status.ok()) return status;
+  TACO_RETURN_IF_ERROR(run_apart([&] { return start_eal(*library.value(), arguments.value()); }));
   TACO_LOG_INFO("harp", "%s", library.value()->dpdk_version());
+  return library;
+}
+
+Result<std::vector<FrameLink>> open_links(const DpdkLibrary& library,
+                                          const std::vector<DpdkDevice>& devices,
+                                          std::uint32_t engine) {
+  std::vector<FrameLink> links;
+  TACO_RETURN_IF_ERROR(run_apart([&] {
+    Status status = open_devices(library, devices, engine, links);
+    if (!status.ok()) links.clear();  // closed before anybody counts on their descriptors
+    return status;
+  }));
   return links;
 }
 
@@ -181,7 +203,7 @@ std::string text_of(const std::vector<DpdkDevice>& devices) {
 }  // namespace
 
 Result<std::vector<FrameLink>> dpdk_links(const std::vector<DpdkDevice>& devices,
-                                          const std::string& eal_arguments) {
+                                          const std::string& eal_arguments, std::uint32_t engine) {
   ProcessDpdk& dpdk = process_dpdk();
   if (dpdk.generation != fork_generation()) {
     return Status(Code::kUnsupported,
@@ -192,24 +214,28 @@ Result<std::vector<FrameLink>> dpdk_links(const std::vector<DpdkDevice>& devices
   if (!std::exchange(dpdk.is_tried, true)) {
     dpdk.devices = text_of(devices);
     dpdk.eal_arguments = eal_arguments;
-    dpdk.links = open_links(devices, eal_arguments);
+    dpdk.library = start_library(devices, eal_arguments);
   } else if (dpdk.devices != text_of(devices) || dpdk.eal_arguments != eal_arguments) {
     return invalid(
         "TACO_HARP_DPDK or TACO_HARP_DPDK_EAL was another one when this process started DPDK, "
         "which starts once: set them before");
   }
-  return dpdk.links;
+  if (!dpdk.library.ok()) return dpdk.library.status();
+  const auto [own, is_first] = dpdk.by_engine.try_emplace(engine);
+  if (is_first) own->second.links = open_links(*dpdk.library.value(), devices, engine);
+  return own->second.links;
 }
 
-std::shared_ptr<void> borrow_dpdk_links() {
+std::shared_ptr<void> borrow_dpdk_links(std::uint32_t engine) {
   ProcessDpdk& dpdk = process_dpdk();
   std::lock_guard lock(dpdk.mutex);
-  if (std::exchange(dpdk.is_lent, true)) return nullptr;
-  return {&dpdk, [](void* lent) {
-            auto& own = *static_cast<ProcessDpdk*>(lent);
+  bool& is_lent = dpdk.by_engine[engine].is_lent;
+  if (std::exchange(is_lent, true)) return nullptr;
+  return {&is_lent, [](void* lent) {
+            ProcessDpdk& own = process_dpdk();
             if (own.generation != fork_generation()) return;
             std::lock_guard again(own.mutex);
-            own.is_lent = false;
+            *static_cast<bool*>(lent) = false;
           }};
 }
 

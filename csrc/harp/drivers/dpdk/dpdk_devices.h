@@ -1,10 +1,11 @@
 // DPDK in this process: its library, loaded when it is first asked for, EAL, which starts once, and
-// the devices, which stay open until the process ends, since EAL does not start again. One Nic uses
-// them at a time; a forked child has none.
+// the devices, which stay open until the process ends, since EAL does not start again. Each engine
+// has its own, which one Nic uses at a time; a forked child has none.
 //
 // Any thread.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <vector>
 
@@ -14,13 +15,14 @@
 
 namespace taco::harp {
 
-// The links of the devices, each with its port. Starts EAL and opens the devices when it is first
-// called in a process; what failed then is the answer ever after. kInvalidArgument: other devices
-// or arguments than the first time.
+// The links of an engine's devices, each with its port. Starts EAL when it is first called in a
+// process, and opens the devices when it is first called for the engine; what failed then is the
+// answer ever after. kInvalidArgument: other devices or arguments than the first time.
 Result<std::vector<FrameLink>> dpdk_links(const std::vector<DpdkDevice>& devices,
-                                          const std::string& eal_arguments);
+                                          const std::string& eal_arguments,
+                                          std::uint32_t engine = 0);
 
-// The right to use the links until it is dropped. Null: somebody else has it.
-std::shared_ptr<void> borrow_dpdk_links();
+// The right to use the engine's links until it is dropped. Null: somebody else has it.
+std::shared_ptr<void> borrow_dpdk_links(std::uint32_t engine);
 
 }  // namespace taco::harp

@@ -53,9 +53,9 @@ bool DpdkNetwork::crosses_router(const Endpoint& destination) const {
 }
 
 Result<std::unique_ptr<Nic>> DpdkNetwork::open(const NicOptions& options) const {
-  auto links = dpdk_links(devices_, eal_arguments_);
+  auto links = dpdk_links(devices_, eal_arguments_, options.engine);
   if (!links.ok()) return links.status();
-  std::shared_ptr<void> right = borrow_dpdk_links();
+  std::shared_ptr<void> right = borrow_dpdk_links(options.engine);
   if (right == nullptr) {
     return Status(Code::kResource,
                   "DPDK's devices are used by another transport of this process, and can be used "

@@ -2,6 +2,7 @@
 // of most of them.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -26,7 +27,9 @@ class DpdkNetwork final : public Network {
   DpdkNetwork(std::vector<DpdkDevice> devices, std::string eal_arguments, DpdkNicSettings nic = {});
 
   std::string_view name() const override { return "dpdk"; }
-  bool is_for_many() const override { return false; }
+  Status check_engines(std::uint32_t engines) const override {
+    return taco::harp::check_engines(devices_, engines);
+  }
   Result<std::vector<Interface>> interfaces() const override;
   RouteLookup routes() const override;
   bool crosses_router(const Endpoint& destination) const override;

@@ -17,6 +17,8 @@
 
 #include <algorithm>
 #include <iterator>
+#include <mutex>
+#include <set>
 #include <string_view>
 #include <utility>
 
@@ -34,8 +36,9 @@ constexpr const char* kMemifLog = "pmd.net.memif";
 constexpr Duration kBetweenTries = 20 * kMillisecond;
 constexpr Duration kToConnect = 300 * kMillisecond;  // so long a connection may take to come about
 
-// DPDK's caches of buffers belong to its own threads. Whoever holds the engine's token is one of
-// them for the length of a call: no two are at the same time.
+// DPDK's caches of buffers belong to its own threads. Whoever holds an engine's token is one of
+// them for the length of a call. Several engines are the same one at the same time, and never with
+// one pool: each port has its own.
 class AsLcore {
  public:
   AsLcore() : before_(std::exchange(RTE_PER_LCORE(_lcore_id), rte_get_main_lcore())) {}
@@ -45,6 +48,41 @@ class AsLcore {
 
  private:
   const unsigned before_;
+};
+
+// Keeps memif's rings from being taken away while it lives, if it is true.
+class RingUse {
+ public:
+  explicit RingUse(InterruptGate::User* user)
+      : user_(user), is_granted_(user == nullptr || user->enter()) {}
+  ~RingUse() {
+    if (user_ != nullptr && is_granted_) user_->leave();
+  }
+  RingUse(const RingUse&) = delete;
+  RingUse& operator=(const RingUse&) = delete;
+  explicit operator bool() const { return is_granted_; }
+
+ private:
+  InterruptGate::User* const user_;
+  const bool is_granted_;
+};
+
+// Memif's driver says nothing while one lives: that a server has not come yet is not worth a line.
+class QuietMemif {
+ public:
+  explicit QuietMemif(InterruptGate::Silence& silence) : silence_(silence) {
+    std::lock_guard lock(silence_.mutex);
+    if (silence_.wanted++ == 0) rte_log_set_level_pattern(kMemifLog, RTE_LOG_EMERG);
+  }
+  ~QuietMemif() {
+    std::lock_guard lock(silence_.mutex);
+    if (--silence_.wanted == 0) rte_log_set_level_pattern(kMemifLog, RTE_LOG_ERR);
+  }
+  QuietMemif(const QuietMemif&) = delete;
+  QuietMemif& operator=(const QuietMemif&) = delete;
+
+ private:
+  InterruptGate::Silence& silence_;
 };
 
 void add(std::atomic<std::uint64_t>& counter, std::uint64_t more) {
@@ -85,12 +123,14 @@ Status failure(const std::string& device, const char* what, int error) {
 }
 
 // A memif server that ended without a goodbye has left its socket's name behind, at which the next
-// one could not listen.
+// one could not listen. Where another device of this process listens, nobody is to knock: memif's
+// driver does not survive everybody who is gone again before he was let in.
 void remove_dead_socket(const std::string& arguments) {
   const bool is_server = argument_of(arguments, "role") == "server" &&
                          argument_of(arguments, "socket-abstract") == "no";
   const std::string path = argument_of(arguments, "socket");
-  if (!is_server || path.empty()) return;
+  static std::set<std::string> seen;  // devices are opened one after another
+  if (!is_server || path.empty() || !seen.insert(path).second) return;
   sockaddr_un address{};
   if (path.size() >= sizeof address.sun_path) return;
   address.sun_family = AF_UNIX;
@@ -122,10 +162,34 @@ Result<std::unique_ptr<FramePort>> open_dpdk_port(const DpdkPortOptions& options
 
 Status DpdkPort::start(const DpdkPortOptions& options) {
   const AsLcore as_lcore;
+  if (options.device.starts_with("net_memif")) return start_memif(options);
+  TACO_RETURN_IF_ERROR(make(options));
+  return begin();
+}
+
+// EAL's interrupt thread goes through what memif's driver keeps of all its devices, so it stands
+// still meanwhile. A client connects when that thread may run, as does the server's: a call that
+// waits for one of the two would else keep both from going on.
+Status DpdkPort::start_memif(const DpdkPortOptions& options) {
+  const auto interrupts = InterruptGate::get();
+  if (!interrupts.ok()) return interrupts.status();
+  interrupts_ = interrupts.value();
+  rings_ = std::make_unique<InterruptGate::User>(*interrupts_);
+  if (!rings_->enter_in_time()) {
+    return Status(Code::kResource, "DPDK's interrupt thread does not come to a stop");
+  }
+  Status status = make(options);
+  if (status.ok() && !awaits_server_) status = begin();
+  rings_->leave();
+  if (status.ok() && awaits_server_) connect();
+  return status;
+}
+
+Status DpdkPort::make(const DpdkPortOptions& options) {
   TACO_RETURN_IF_ERROR(attach(options));
   TACO_RETURN_IF_ERROR(configure(options));
   TACO_RETURN_IF_ERROR(make_pool(options));
-  return begin();
+  return set_up_queues();
 }
 
 // A device on the PCI bus was found when EAL started, if it may be used; others are made here.
@@ -152,13 +216,7 @@ Status DpdkPort::configure(const DpdkPortOptions& options) {
   info_.driver = device.driver_name;
   info_.payload = payload_of(info_.driver, options.arguments, device.tx_offload_capa);
   info_.in_memory = info_.driver == "net_memif";
-  if (info_.in_memory) {
-    const auto interrupts = InterruptGate::get();
-    if (!interrupts.ok()) return interrupts.status();
-    interrupts_ = interrupts.value();
-  }
   awaits_server_ = info_.in_memory && argument_of(options.arguments, "role") != "server";
-  if (awaits_server_) rte_log_set_level_pattern(kMemifLog, RTE_LOG_EMERG);
   constexpr std::uint64_t kSendChecksums =
       RTE_ETH_TX_OFFLOAD_IPV4_CKSUM | RTE_ETH_TX_OFFLOAD_UDP_CKSUM;
   info_.checksums = (device.tx_offload_capa & kSendChecksums) == kSendChecksums &&
@@ -234,17 +292,27 @@ Status DpdkPort::make_pool(const DpdkPortOptions& options) {
                  rte_errno);
 }
 
-Status DpdkPort::begin() {
+Status DpdkPort::set_up_queues() {
   const auto socket = static_cast<unsigned>(rte_eth_dev_socket_id(port_));
   int done = rte_eth_rx_queue_setup(port_, 0, receive_slots_, socket, nullptr, pool_);
   if (done != 0) return failure(info_.name, "rte_eth_rx_queue_setup", done);
   done = rte_eth_tx_queue_setup(port_, 0, send_slots_, socket, nullptr);
   if (done != 0) return failure(info_.name, "rte_eth_tx_queue_setup", done);
-  done = rte_eth_dev_start(port_);
-  if (done != 0 && !awaits_server_) return failure(info_.name, "rte_eth_dev_start", done);
-  if (done == 0) on_started();
-  next_try_ = monotonic_now() + (started_ ? kToConnect : kBetweenTries);
   return {};
+}
+
+Status DpdkPort::begin() {
+  const int done = rte_eth_dev_start(port_);
+  if (done != 0) return failure(info_.name, "rte_eth_dev_start", done);
+  on_started();
+  return {};
+}
+
+// That its server has not come yet is no error: it is looked for again.
+void DpdkPort::connect() {
+  const QuietMemif quiet(interrupts_->silence());
+  if (rte_eth_dev_start(port_) == 0) on_started();
+  next_try_ = monotonic_now() + (started_ ? kToConnect : kBetweenTries);
 }
 
 void DpdkPort::on_started() {
@@ -257,24 +325,30 @@ void DpdkPort::on_started() {
   }
 }
 
-// A memif client connects when it starts. That its server has not come yet is no error, nor worth a
-// line; one that had come, and turned the client away because it was not ready or is gone again, is
-// looked for anew.
+// A memif client connects when it starts. A server that had come, and turned the client away
+// because it was not ready or is gone again, is looked for anew.
 void DpdkPort::look_for_server() {
-  const Time now = monotonic_now();
-  if (now < next_try_) return;
-  rte_log_set_level_pattern(kMemifLog, RTE_LOG_EMERG);
+  if (monotonic_now() < next_try_) return;
   if (started_) {
+    const QuietMemif quiet(interrupts_->silence());
+    const RingUse use(rings_.get());
+    if (!use) return;
     rte_eth_dev_stop(port_);
     started_ = false;
   }
-  if (rte_eth_dev_start(port_) == 0) on_started();
-  rte_log_set_level_pattern(kMemifLog, RTE_LOG_ERR);
-  next_try_ = monotonic_now() + (started_ ? kToConnect : kBetweenTries);
+  connect();
 }
 
+// One of several devices may fail while engines use others. A device whose rings are not let go of
+// stays.
 DpdkPort::~DpdkPort() {
   const AsLcore as_lcore;
+  if (rings_ != nullptr && !rings_->enter_in_time()) return;
+  end();
+  if (rings_ != nullptr) rings_->leave();
+}
+
+void DpdkPort::end() {
   free_received(received_count_);
   if (started_) rte_eth_dev_stop(port_);
   if (port_ != RTE_MAX_ETHPORTS && (started_ || attached_)) rte_eth_dev_close(port_);
@@ -287,7 +361,7 @@ bool DpdkPort::is_up_st() {
   const bool is_up =
       started_ && rte_eth_link_get_nowait(port_, &link) == 0 && link.link_status == RTE_ETH_LINK_UP;
   if (awaits_server_ && is_up) next_try_ = monotonic_now() + kToConnect;
-  if (awaits_server_ && !is_up && interrupts_->stands_still()) look_for_server();
+  if (awaits_server_ && !is_up) look_for_server();
   if (interrupts_ != nullptr) interrupts_->let_run(monotonic_now(), !is_up);
   return is_up;
 }
@@ -364,7 +438,8 @@ rte_mbuf* DpdkPort::build(const TxFrame& frame) {
 void DpdkPort::recall_st(const TxReference* reference) { lent_.recall(reference); }
 
 std::size_t DpdkPort::send_st(std::span<const TxFrame> frames) {
-  if (!may_use_rings()) return 0;
+  const RingUse use(rings_.get());
+  if (!started_ || !use) return 0;
   const AsLcore as_lcore;
   std::size_t done = 0;
   while (done < frames.size()) {
@@ -391,7 +466,9 @@ void DpdkPort::free_received(std::uint16_t count) {
 }
 
 void DpdkPort::release_st() {
-  if (handed_out_ == 0 || !may_use_rings()) return;
+  if (handed_out_ == 0) return;
+  const RingUse use(rings_.get());
+  if (!use) return;
   const AsLcore as_lcore;
   free_received(handed_out_);
 }
@@ -425,7 +502,8 @@ bool DpdkPort::hand_out(rte_mbuf& mbuf, RxFrame& frame) {
 }
 
 std::size_t DpdkPort::receive_st(std::span<RxFrame> frames) {
-  if (!may_use_rings()) return 0;
+  const RingUse use(rings_.get());
+  if (!started_ || !use) return 0;
   const AsLcore as_lcore;
   std::size_t filled = 0;
   while (filled < frames.size() && (handed_out_ < received_count_ || receive_burst())) {

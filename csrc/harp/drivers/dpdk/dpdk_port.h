@@ -44,17 +44,18 @@ class DpdkPort final : public FramePort {
   static constexpr std::uint16_t kBurst = 32;
   static constexpr std::uint16_t kMostReceived = kMostHeld + kBurst;
 
+  Status start_memif(const DpdkPortOptions& options);
+  Status make(const DpdkPortOptions& options);
   Status attach(const DpdkPortOptions& options);
   Status configure(const DpdkPortOptions& options);
   Status set_mtu(std::size_t wanted);
   Status make_pool(const DpdkPortOptions& options);
+  Status set_up_queues();
   Status begin();
+  void connect();
   void on_started();
   void look_for_server();
-  // Nobody takes the rings away for now.
-  bool may_use_rings() const {
-    return started_ && (interrupts_ == nullptr || interrupts_->stands_still());
-  }
+  void end();
   rte_mbuf* build(const TxFrame& frame);
   rte_mbuf* build_whole(const TxFrame& frame);
   rte_mbuf* build_attached(const TxFrame& frame);
@@ -71,7 +72,8 @@ class DpdkPort final : public FramePort {
   bool attached_ = false;  // the device is ours to remove again
   bool started_ = false;
   bool awaits_server_ = false;
-  InterruptGate* interrupts_ = nullptr;  // null: they touch no memory that is used here
+  InterruptGate* interrupts_ = nullptr;         // null: they touch no memory that is used here
+  std::unique_ptr<InterruptGate::User> rings_;  // none: the same
   Time next_try_ = 0;
   rte_mempool* pool_ = nullptr;
   LentPayload lent_;

@@ -7,6 +7,7 @@
 #include <optional>
 #include <utility>
 
+#include "base/conf_file.h"
 #include "base/parse_number.h"
 #include "harp/drivers/frames/ethernet.h"
 
@@ -17,6 +18,8 @@ namespace {
 constexpr std::string_view kForm =
     "expected DEVICE[,ARGUMENTS] ADDRESS/PREFIX ... [gateway=ADDRESS] [mtu=N] [slots=N], with "
     "semicolons between devices";
+constexpr std::string_view kMemifId = "id=";
+constexpr std::size_t kIdsOfAnEngine = 65'536;
 // EAL's memory where it has no huge pages, and what it takes with them.
 constexpr std::size_t kMemoryMiB = 256;
 
@@ -139,6 +142,16 @@ Status check_addresses(const std::vector<DpdkDevice>& devices) {
   return {};
 }
 
+// None: it is not one that engines can have others beside.
+std::optional<std::size_t> memif_id(const DpdkDevice& device) {
+  std::optional<std::size_t> id = 0;
+  for (const std::string& each : split(device.arguments, ",")) {
+    if (!each.starts_with(kMemifId)) continue;
+    id = number_in(std::string_view(each).substr(kMemifId.size()), 0, kIdsOfAnEngine - 1);
+  }
+  return id;
+}
+
 std::string list_of_cores(const std::vector<int>& cores) {
   std::string list;
   for (const int core : cores) list += (list.empty() ? "" : ",") + std::to_string(core);
@@ -171,6 +184,40 @@ Result<std::vector<DpdkDevice>> parse_dpdk_devices(const std::string& text) {
   }
   TACO_RETURN_IF_ERROR(check_addresses(devices));
   return devices;
+}
+
+DpdkDevice device_of_engine(const DpdkDevice& device, std::uint32_t engine) {
+  DpdkDevice own = device;
+  if (engine == 0) return own;
+  own.link.name += "_" + std::to_string(engine);
+  own.arguments.clear();
+  for (const std::string& each : split(device.arguments, ",")) {
+    if (!each.starts_with(kMemifId)) own.arguments += each + ",";
+  }
+  const std::size_t id = memif_id(device).value_or(0) + engine * kIdsOfAnEngine;
+  own.arguments += std::string(kMemifId) + std::to_string(id);
+  return own;
+}
+
+Status check_engines(const std::vector<DpdkDevice>& devices, std::uint32_t engines) {
+  if (engines == 1) return {};
+  const std::string count = std::to_string(engines);
+  const std::string wish = "TACO_HARP_ENGINES=\"" + count + "\"" +
+                           conf_origin("TACO_HARP_ENGINES", count) +
+                           " with TACO_HARP_DRIVER=dpdk" + conf_origin("TACO_HARP_DRIVER", "dpdk") +
+                           ": ";
+  for (const DpdkDevice& device : devices) {
+    if (!device.link.name.starts_with("net_memif")) {
+      return invalid(wish + "the device " + device.link.name +
+                     " belongs to one engine, and only memifs can be had by several. Set "
+                     "TACO_HARP_ENGINES=1, or TACO_HARP_DRIVER=xdp or udp");
+    }
+    if (!memif_id(device)) {
+      return invalid(wish + "the device " + device.link.name + " needs an id= below " +
+                     std::to_string(kIdsOfAnEngine) + ", since further engines have those beyond");
+    }
+  }
+  return {};
 }
 
 Result<std::vector<std::string>> eal_arguments(const std::vector<DpdkDevice>& devices,

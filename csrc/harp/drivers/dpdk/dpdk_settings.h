@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -30,6 +31,12 @@ struct DpdkDevice {
 
 // kInvalidArgument names the device and the word that is wrong, and says what is expected.
 Result<std::vector<DpdkDevice>> parse_dpdk_devices(const std::string& text);
+
+// The device that an engine has for that one. A memif's is a memif beside it, at the same socket by
+// another id, so that engine 1 meets engine 1 of the peer; engine 0's is the device as it is named.
+DpdkDevice device_of_engine(const DpdkDevice& device, std::uint32_t engine);
+// kInvalidArgument: a device cannot be had by so many engines, and what to do.
+Status check_engines(const std::vector<DpdkDevice>& devices, std::uint32_t engines);
 
 struct EalSurroundings {
   std::vector<int> cores;           // that this process may run on

@@ -86,6 +86,30 @@ TEST(DpdkSettingsTest, arguments_by_which_eal_would_end_the_process_are_refused)
   }
 }
 
+TEST(DpdkSettingsTest, an_engine_has_a_memif_beside_the_one_that_is_named) {
+  const auto one = [](const std::string& text) { return parse_dpdk_devices(text).value().front(); };
+  const DpdkDevice named = one("net_memif0,id=3,role=client,socket=/a 10.0.0.1/24");
+  EXPECT_EQ(device_of_engine(named, 0).link.name, "net_memif0");
+  EXPECT_EQ(device_of_engine(named, 0).arguments, "id=3,role=client,socket=/a");
+  EXPECT_EQ(device_of_engine(named, 2).link.name, "net_memif0_2");
+  EXPECT_EQ(device_of_engine(named, 2).arguments, "role=client,socket=/a,id=131075");
+  EXPECT_EQ(device_of_engine(one("net_memif0 10.0.0.1/24"), 1).arguments, "id=65536");
+}
+
+TEST(DpdkSettingsTest, several_engines_are_refused_all_other_devices) {
+  const auto why = [](const std::string& text, std::uint32_t engines) {
+    return check_engines(parse_dpdk_devices(text).value(), engines).message();
+  };
+  EXPECT_EQ(why("net_memif0 10.0.0.1/24; net_memif1,id=65535 10.0.1.1/24", 64), "");
+  EXPECT_EQ(why("0000:00:06.0 10.0.0.1/24; net_ring0 10.0.1.1/24", 1), "");
+  EXPECT_NE(why("net_memif0 10.0.0.1/24; 0000:00:06.0 10.0.1.1/24", 2)
+                .find("TACO_HARP_ENGINES=\"2\" with TACO_HARP_DRIVER=dpdk: the device 0000:00:06.0 "
+                      "belongs to one engine"),
+            std::string::npos);
+  EXPECT_NE(why("net_memif0,id=65536 10.0.0.1/24", 2).find("net_memif0 needs an id= below 65536"),
+            std::string::npos);
+}
+
 TEST(DpdkSettingsTest, routes_lead_to_neighbours_first_and_else_to_routers) {
   std::vector<FrameLink> links;
   const auto devices =
