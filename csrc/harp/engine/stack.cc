@@ -7,7 +7,6 @@
 #include <mutex>
 #include <vector>
 
-#include "base/conf_file.h"
 #include "base/env.h"
 #include "base/per_process.h"
 #include "harp/drivers/networks.h"
