@@ -172,7 +172,7 @@ Result<const DpdkLibrary*> start_library(const std::vector<DpdkDevice>& devices,
                                          const std::string& more) {
   auto arguments = eal_arguments(devices, {usable_cores(), free_huge_page_bytes()}, more);
   if (!arguments.ok()) return arguments.status();
-  const auto library = load_library();
+  auto library = load_library();
   if (!library.ok()) return library.status();
   TACO_RETURN_IF_ERROR(run_apart([&] { return start_eal(*library.value(), arguments.value()); }));
   TACO_LOG_INFO("harp", "%s", library.value()->dpdk_version());

@@ -127,10 +127,10 @@ Result<bool> XdpInterface::take() {
 // A queue is ours once it has our socket, and only then may the program know us by it.
 Result<bool> XdpInterface::take_queues() {
   for (; taken_ < queues_.size(); ++taken_) {
-    const auto taken = sockets_[taken_]->take_queue();
+    auto taken = sockets_[taken_]->take_queue();
     if (!taken.ok() || !taken.value()) return taken;
   }
-  const auto attached = filter_->attach(index_, queues_.front());
+  auto attached = filter_->attach(index_, queues_.front());
   if (!attached.ok() || !attached.value()) return attached;
   for (std::size_t i = 0; i < queues_.size(); ++i) {
     TACO_RETURN_IF_ERROR(filter_->add_socket(queues_[i], sockets_[i]->fd()));
