@@ -48,7 +48,7 @@ def compare_answers(arguments: argparse.Namespace, pair: Pair) -> Rows:
 
     def harp(level: str) -> Row:
         # Bulk data are no part of this.
-        options = ["--small", size, "--rounds", rounds, "--seconds", "0", "--bytes", "1"]
+        options = ["--small", size, "--rounds", rounds, "--seconds", "0.01", "--bytes", "1"]
         return figures(pair.run_harp(arguments.perf, options, TACO_HARP_SECURITY=level), ANSWER)
 
     def tcp(wait: str) -> Row:
