@@ -8,8 +8,10 @@
 #include <algorithm>
 #include <array>
 #include <cstdlib>
-#include <sstream>
+#include <optional>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "base/env_table.h"
 #include "base/file.h"
@@ -42,6 +44,32 @@ std::string trimmed(std::string_view text) {
   const std::size_t first = text.find_first_not_of(kBlank);
   if (first == std::string_view::npos) return "";
   return std::string(text.substr(first, text.find_last_not_of(kBlank) - first + 1));
+}
+
+// The lines of a file that say something, by their numbers.
+struct NumberedLine {
+  int number;
+  std::string text;
+};
+std::vector<NumberedLine> lines_of(const std::string& text) {
+  std::vector<NumberedLine> lines;
+  int number = 0;
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t end = std::min(text.find('\n', at), text.size());
+    const std::string line = trimmed(std::string_view(text).substr(at, end - at));
+    at = end + 1;
+    ++number;
+    if (!line.empty() && line.front() != '#') lines.push_back({number, line});
+  }
+  return lines;
+}
+
+// Key and value; nothing: it is no "key = value".
+std::optional<std::pair<std::string, std::string>> setting_in(const std::string& line) {
+  const std::size_t equals = line.find('=');
+  if (equals == std::string::npos) return std::nullopt;
+  return std::pair(trimmed(std::string_view(line).substr(0, equals)),
+                   trimmed(std::string_view(line).substr(equals + 1)));
 }
 
 Status check_version(const std::string& value) {
@@ -88,19 +116,11 @@ Status check_conf_setting(const std::string& key, const std::string& value) {
 
 Result<ConfLines> parse_conf(const std::string& text, const std::string& place) {
   ConfLines lines;
-  int number = 0;
-  for (std::size_t at = 0; at < text.size();) {
-    const std::size_t end = std::min(text.find('\n', at), text.size());
-    const std::string line = trimmed(std::string_view(text).substr(at, end - at));
-    at = end + 1;
-    ++number;
-    if (line.empty() || line.front() == '#') continue;
-    const std::string where = place + ", line " + std::to_string(number) + ": ";
-    const std::size_t equals = line.find('=');
-    if (equals == std::string::npos)
-      return invalid(where + "\"" + line + "\" is no \"key = value\"");
-    const std::string key = trimmed(std::string_view(line).substr(0, equals));
-    const std::string value = trimmed(std::string_view(line).substr(equals + 1));
+  for (const NumberedLine& line : lines_of(text)) {
+    const std::string where = place + ", line " + std::to_string(line.number) + ": ";
+    const auto setting = setting_in(line.text);
+    if (!setting) return invalid(where + "\"" + line.text + "\" is no \"key = value\"");
+    const auto& [key, value] = *setting;
     TACO_RETURN_IF_ERROR(check_line(lines, key, value).with_prefix(where));
     lines.emplace_back(key, value);
   }
@@ -143,16 +163,18 @@ std::string conf_origin(const char* variable, const std::string& value) {
   const std::string place = conf_place();
   const bool is_set = set != nullptr && *set != '\0';
   if (is_set || known == kConfKeys.end() || place == kNoConf) return "";
-  std::istringstream text(read_file(place));
-  int number = 1;
-  for (std::string line; std::getline(text, line); ++number) {
-    const std::size_t equals = std::min(line.find('='), line.size());
-    if (equals == line.size() || trimmed(line.substr(0, equals)) != known->key) continue;
-    if (!value.empty() && trimmed(line.substr(equals + 1)) != value) continue;
-    return std::string(" (") + known->key + ", line " + std::to_string(number) + " of " + place +
-           ")";
+  for (const NumberedLine& line : lines_of(read_file(place))) {
+    const auto setting = setting_in(line.text);
+    if (!setting || setting->first != known->key) continue;
+    if (!value.empty() && setting->second != value) continue;
+    return std::string(" (") + known->key + ", line " + std::to_string(line.number) + " of " +
+           place + ")";
   }
   return "";
+}
+
+std::string setting_text(const char* variable, const std::string& value) {
+  return std::string(variable) + "=\"" + value + "\"" + conf_origin(variable, value);
 }
 
 Result<std::vector<std::string>> conf_environment() {

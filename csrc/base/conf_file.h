@@ -42,6 +42,8 @@ Result<ConfLines> read_conf(const std::string& place);
 // For errors about a variable's value, behind it: " (driver, line 3 of /etc/taco/harp.conf)" where
 // the environment does not set it and that line does. `value`: "" of any.
 std::string conf_origin(const char* variable, const std::string& value);
+// The setting itself, with where it stands: `TACO_HARP_DRIVER="pigeon" (driver, line 3 of ...)`.
+std::string setting_text(const char* variable, const std::string& value);
 
 // The file that holds for this process by TACO_HARP_CONF; kNoConf: none does.
 std::string conf_place();

@@ -34,8 +34,7 @@ class File {
 };
 
 Status bad(const std::string& path, const std::string& why) {
-  return Status(Code::kInvalidArgument, "TACO_HARP_KEY_FILE=\"" + path + "\"" +
-                                            conf_origin("TACO_HARP_KEY_FILE", path) + ": " + why);
+  return Status(Code::kInvalidArgument, setting_text("TACO_HARP_KEY_FILE", path) + ": " + why);
 }
 
 std::string making(const std::string& path) {

@@ -16,8 +16,7 @@ Result<std::shared_ptr<const Network>> network_named(std::string_view driver) {
   if (driver == "xdp") return std::shared_ptr<const Network>(std::make_shared<const XdpNetwork>());
   if (driver == "dpdk") return DpdkNetwork::create();
   return Status(Code::kInvalidArgument,
-                "TACO_HARP_DRIVER=\"" + std::string(driver) + "\"" +
-                    conf_origin("TACO_HARP_DRIVER", std::string(driver)) +
+                setting_text("TACO_HARP_DRIVER", std::string(driver)) +
                     ": there is no such driver; there are auto, udp, xdp and dpdk");
 }
 

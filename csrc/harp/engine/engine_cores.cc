@@ -16,8 +16,8 @@ Result<std::vector<int>> engine_cores(const std::string& list, int engines, Loca
   const auto cores = cores_from(list);
   const std::size_t needed = static_cast<std::size_t>(engines) * self.ranks;
   if (!cores || cores->size() != needed) {
-    return invalid("TACO_HARP_CORES=\"" + list + "\"" + conf_origin("TACO_HARP_CORES", list) +
-                   " names " + count_text(cores ? cores->size() : 0, "core") + ", but " +
+    return invalid(setting_text("TACO_HARP_CORES", list) + " names " +
+                   count_text(cores ? cores->size() : 0, "core") + ", but " +
                    count_text(engines, "engine") + " (TACO_HARP_ENGINES) in each of " +
                    count_text(self.ranks, "rank") + " of this host (LOCAL_WORLD_SIZE) need " +
                    std::to_string(needed) + ": name one core for each, rank by rank");

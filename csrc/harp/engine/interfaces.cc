@@ -173,15 +173,14 @@ Status parse_interface_names(const std::string& text, std::vector<std::string>* 
     const bool exclude = !name.empty() && name[0] == '^';
     if (exclude) name.erase(0, 1);
     if (name.empty()) {
-      return Status(Code::kInvalidArgument, "TACO_IFNAME=\"" + text + "\"" +
-                                                conf_origin("TACO_IFNAME", text) +
-                                                ": an interface name is empty");
+      return Status(Code::kInvalidArgument,
+                    setting_text("TACO_IFNAME", text) + ": an interface name is empty");
     }
     (exclude ? excluded : names)->push_back(name);
   }
   if (!names->empty() && !excluded->empty()) {
     return Status(Code::kInvalidArgument,
-                  "TACO_IFNAME=\"" + text + "\"" + conf_origin("TACO_IFNAME", text) +
+                  setting_text("TACO_IFNAME", text) +
                       " both names and excludes interfaces: write \"eth0,eth1\" or "
                       "\"^docker0,^lo\"");
   }

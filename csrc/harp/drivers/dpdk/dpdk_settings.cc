@@ -201,10 +201,9 @@ DpdkDevice device_of_engine(const DpdkDevice& device, std::uint32_t engine) {
 
 Status check_engines(const std::vector<DpdkDevice>& devices, std::uint32_t engines) {
   if (engines == 1) return {};
-  const std::string count = std::to_string(engines);
-  const std::string wish = "TACO_HARP_ENGINES=\"" + count + "\"" +
-                           conf_origin("TACO_HARP_ENGINES", count) + " with TACO_HARP_DRIVER=dpdk" +
-                           conf_origin("TACO_HARP_DRIVER", "dpdk") + ": ";
+  const std::string wish = setting_text("TACO_HARP_ENGINES", std::to_string(engines)) +
+                           " with TACO_HARP_DRIVER=dpdk" + conf_origin("TACO_HARP_DRIVER", "dpdk") +
+                           ": ";
   for (const DpdkDevice& device : devices) {
     if (!device.link.name.starts_with("net_memif")) {
       return invalid(wish + "the device " + device.link.name +
