@@ -1,5 +1,5 @@
 // A sandbox that forbids one call of the kernel's to the calling thread, and to all that it starts,
-// for good: with EPERM, as containers do.
+// for good.
 #pragma once
 
 #include <errno.h>
@@ -12,12 +12,13 @@
 
 namespace taco::testing {
 
-// `number`: SYS_... of it. False: the kernel has no such sandbox.
-inline bool refuse_call(unsigned number) {
+// `number`: SYS_... of it. `error`: what it fails with, by default as in containers. False: the
+// kernel has no such sandbox.
+inline bool refuse_call(unsigned number, unsigned error = EPERM) {
   sock_filter program[] = {
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
       BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, number, 0, 1),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | error),
       BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
   };
   const sock_fprog filter = {std::size(program), program};

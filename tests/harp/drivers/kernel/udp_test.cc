@@ -1,11 +1,17 @@
 #include "harp/drivers/kernel/udp.h"
 
+#include <errno.h>
+#include <sys/syscall.h>
+
 #include <cstring>
 #include <numeric>
+#include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "harp/drivers/kernel/udp_fixture.h"
+#include "support/refused_call.h"
 
 namespace taco::harp {
 namespace {
@@ -272,6 +278,39 @@ TEST(UdpErrorTest, a_closed_port_is_reported_with_the_packet_and_live_peers_are_
   }
   EXPECT_GE(refusals, 3u);  // loopback answers all; the limit elsewhere is 6 at once
   EXPECT_EQ(collect(*live, kRounds, nullptr).size(), static_cast<std::size_t>(kRounds));
+}
+
+// Whether packets are taken on a thread whose every send fails with that; none: no seccomp here.
+std::optional<bool> takes_what_fails_with(unsigned error) {
+  std::optional<bool> taken;
+  std::thread([&] {
+    for (const auto call : {SYS_sendto, SYS_sendmsg, SYS_sendmmsg}) {
+      if (!testing::refuse_call(static_cast<unsigned>(call), error)) return;
+    }
+    auto a = nic(options()), b = nic(options());
+    const auto payload = random_bytes(2'400);
+    std::size_t count = 0;
+    for (const std::size_t bytes : {100u, 1'200u, 2'400u}) {
+      const IoSlice slice{payload.data(), bytes};
+      TxPacket packet{&b->addresses()[0].endpoint, 0, {&slice, 1}, bytes};
+      if (bytes == payload.size()) packet.segment_bytes = bytes / 2;
+      count += a->send_st({&packet, 1});
+      EXPECT_EQ(a->is_full_st(0), error == EAGAIN) << bytes;
+    }
+    EXPECT_TRUE(count == 0 || count == 3) << count;
+    taken = count > 0;
+  }).join();
+  return taken;
+}
+
+// Where a queue behind the socket has no room, fragments may have left all the same, and datagrams
+// of a run: their numbers are not to be had again. A full socket has let nothing go.
+TEST(UdpErrorTest, what_may_have_left_is_taken) {
+  const std::optional<bool> full = takes_what_fails_with(EAGAIN);
+  if (!full) GTEST_SKIP() << "no seccomp here";
+  EXPECT_EQ(full, false);
+  EXPECT_EQ(takes_what_fails_with(ENOBUFS), true);
+  EXPECT_EQ(takes_what_fails_with(ENOMEM), true);
 }
 
 // Errors can be forged, by anybody who guesses a port: a flood of them is not all listened to, and
