@@ -15,8 +15,8 @@ progress_text() {
   while [ ${#bar} -lt "$BAR_CELLS" ]; do
     [ ${#bar} -lt "$filled" ] && bar+='#' || bar+='.'
   done
-  # The first few files say little about the others.
-  [ "$3" -ge 3 ] && [ $(($1 * 20)) -ge "$2" ] &&
+  # The first files are the longest, and say little about the others.
+  [ "$3" -ge 3 ] && [ $(($1 * 4)) -ge "$2" ] &&
     left=", about $(($3 * ($2 - $1) / $1)) s left"
   printf '[%s] %d/%d files%s' "$bar" "$1" "$2" "$left"
 }
