@@ -281,7 +281,7 @@ def test_compressed_digits_send_less_and_replicas_stay_identical(
     sent = {}
     for compression in ("none", "float16", "topk"):
         path = tmp_path / f"{compression}.json"
-        arguments = argparse.Namespace(ratio=0.01, warm_up=0, epochs=2, batch=32)
+        arguments = argparse.Namespace(ratio=0.01, warm_up=0, epochs=1, batch=32)
         command = lightcc_demo.command_of("taco", compression, arguments)
         command += ["--json", str(path), "--seeds", "2" if compression == "topk" else "1"]
         assert lightcc_demo.train_on_this_host(command) == 0
