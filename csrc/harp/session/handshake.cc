@@ -25,13 +25,17 @@ void Handshake::establish(const wire::Hello& hello) {
   max_datagram_ = std::min<std::size_t>(max_datagram_, hello.max_datagram);
 }
 
+// Old hellos may come after the peer's own before that is answered: it shows that it is none by
+// sending back the nonce of this session, and keeps the answer.
 void Handshake::note(const wire::Hello& hello, const AddressPair& from, std::size_t bytes) {
+  const bool fresh = hello.target_nonce == nonce_;
+  if (answer_.due && answer_.to_fresh && !fresh) return;
   if (!(from == heard_by_)) largest_hello_ = 0;
   heard_by_ = from;
   largest_hello_ = std::max(largest_hello_, static_cast<std::uint32_t>(bytes));
   echo_ = hello.sender_nonce;
   if ((hello.flags & wire::kEstablished) != 0) return;
-  answer_ = {from, static_cast<std::uint32_t>(bytes), true};
+  answer_ = {from, static_cast<std::uint32_t>(bytes), true, fresh};
 }
 
 // An answer takes the way the hello came, and is no longer than that was: whoever sends a copy of

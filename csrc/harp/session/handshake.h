@@ -149,6 +149,7 @@ class Handshake {
     AddressPair pair;  // by which the hello came that is or was answered last
     std::uint32_t bytes = 0;
     bool due = false;
+    bool to_fresh = false;  // that one sent back our nonce
   } answer_;
   std::uint32_t calls_ = 0;
   bool postponed_ = false;   // the next one

@@ -358,6 +358,41 @@ TEST(Handshake, RecordedChallengesEndNoSession) {
   EXPECT_EQ(cluster[0].session(1)->connection_id(), connection);
 }
 
+// Somebody repeats the hellos of a session that has ended, so often that in every turn of the
+// receiver's some come after whatever the peer says.
+TEST(Handshake, StandsSoonAmongOldHellos) {
+  constexpr Duration kTurn = kMillisecond, kBetweenOld = kTurn / 8;
+  Duration longest = 0;
+  for (std::uint64_t seed = 1; seed <= 50; ++seed) {
+    SimCluster cluster(2, seed, {});
+    SimObserver observer(cluster);
+    exchange(cluster, 1);
+    const std::vector<Datagram> hellos = observer.seen_between(0, 1, wire::Type::kHello);
+    cluster[0].drop(1);
+    cluster[1].drop(0);
+    Transfer transfer(11, 100);
+    cluster[1].matcher(0).recv(transfer.recv);
+    cluster[0].matcher(1).send(transfer.send);
+    const Time begin = cluster.now();
+    Time turn = begin + kTurn * static_cast<Duration>(seed) / 50, old = begin;
+    std::size_t sent = 0;
+    ASSERT_TRUE(cluster.run(
+        begin + 30 * kSecond, [&] { return transfer.done(); },
+        [&] {
+          for (; old <= cluster.now(); old += kBetweenOld) {
+            cluster.network().forge({0, kElsewhere}, {1}, hellos[sent++ % hellos.size()]);
+          }
+          for (; turn <= cluster.now(); turn += kTurn)
+            cluster[1].stall_until(turn + kTurn * 9 / 10);
+          cluster.wake_at(std::min(old, turn));
+        }))
+        << "seed " << seed;
+    longest = std::max(longest, cluster.now() - begin);
+  }
+  std::printf("the longest took %.1f ms\n", static_cast<double>(longest) / kMillisecond);
+  EXPECT_LT(longest, kSecond);
+}
+
 TEST(Handshake, AReplayedHelloIsNoSignOfLifeAndSaysNothingOfThePath) {
   SimFaults faults;
   faults.max_datagram = 8972;
