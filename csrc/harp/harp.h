@@ -147,6 +147,12 @@ class HARP_API Endpoint {
   // Takes a message of up to `bytes`.
   Transfer receive(Peer from, std::uint32_t channel, void* data, std::size_t bytes);
 
+  // For programs that look at done() in a loop of their own instead of waiting: carries transfers
+  // on by one turn, on this thread; true if anything happened. While such calls follow each other
+  // within a millisecond, none of HARP's threads is woken by what is sent or arrives. A program
+  // that stops calling loses nothing: a thread of HARP's goes on a millisecond later.
+  bool poll();
+
   // Transfers under way fail (kAborted), and what was connected is disconnected. The last user of
   // HARP in a process, endpoint or process group, says goodbye to every peer and waits for at most
   // a second until they know. Idempotent.

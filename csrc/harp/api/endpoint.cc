@@ -181,6 +181,8 @@ Transfer Endpoint::receive(Peer from, std::uint32_t channel, void* data, std::si
   return Transfer(std::move(made));
 }
 
+bool Endpoint::poll() { return state_->usable().ok() && state_->stack->engine().poll(); }
+
 void Endpoint::close() { state_->close(); }
 
 }  // namespace harp

@@ -77,7 +77,9 @@ void Duty::stop() {
 
 void Duty::run() {
   while (!stopping()) {
-    if (token_.try_acquire()) {
+    if (is_leased()) {
+      stay_away();
+    } else if (token_.try_acquire()) {
       serve();
     } else {
       stand_by();
@@ -123,7 +125,7 @@ void Duty::serve() {
   for (;;) {
     take_short_turns(driven_.now_st() < crowded_until_);
     const bool worked = driven_.turn_st(Driven::Who::kEngineThread);
-    if (stopping() || is_wanted()) {
+    if (stopping() || is_wanted() || is_leased(driven_.now_st())) {
       token_.release();
       if (is_wanted() && wake_one_waiter()) stand_by();
       return;
@@ -139,7 +141,7 @@ void Duty::serve() {
   thread_slept_at_ = driven_.now_st();
   thread_state_.exchange(kInBlock);
   token_.release();
-  if (driven_.queue_empty() && !is_wanted() && !stopping()) {
+  if (driven_.queue_empty() && !is_wanted() && !is_leased() && !stopping()) {
     sleeps_.fetch_add(1, std::memory_order_relaxed);
     driven_.block(Driven::Who::kEngineThread, kNever);
   }
@@ -167,6 +169,40 @@ void Duty::stand_by() {
     futex_wait(thread_state_, state, state == kParked ? kNever : monotonic_now() + kNap);
   }
   thread_state_.exchange(kAwake);
+}
+
+// The engine's thread, while somebody polls: it is not needed before the lease ends.
+void Duty::stay_away() {
+  thread_state_.exchange(kNapping);
+  const Time until = leased_until_.load(std::memory_order_seq_cst);
+  if (!stopping()) futex_wait(thread_state_, kNapping, until);
+  thread_state_.exchange(kAwake);
+}
+
+Time Duty::renew_lease() {
+  const Time until = monotonic_now() + lease_.load(std::memory_order_relaxed);
+  leased_until_.store(until, std::memory_order_seq_cst);
+  return until;
+}
+
+// The lease is renewed before the thread's state is looked at: one that is about to sleep sees the
+// lease, or is seen asleep and made to stay away instead.
+bool Duty::poll() {
+  if (!lends_ || stopping()) return false;
+  bool worked = false;
+  if (token_.try_acquire()) {
+    driven_.cancel_sleep_st();
+    worked = driven_.turn_st(Driven::Who::kCaller);
+    driven_.leave_until_st(renew_lease());
+    token_.release();
+    if (is_wanted()) wake_one_waiter();
+  } else {
+    renew_lease();
+    if (!driven_.queue_empty()) wake_driver();
+  }
+  const std::uint32_t state = thread_state_.load(std::memory_order_seq_cst);
+  if (state == kInBlock || state == kParked) kick_engine_thread();
+  return worked;
 }
 
 bool Duty::wait(const Event& event, Time deadline) {
@@ -310,11 +346,11 @@ void Duty::submitted() {
   if (!token_.held_by_me()) wake_driver();
 }
 
-// Wakes the thread that would have to see a submission; nobody when a driver is awake.
+// Wakes the thread that would have to see a submission; nobody when a driver is awake, or polls.
 void Duty::wake_driver() {
   if (caller_asleep_.load(std::memory_order_seq_cst)) {
     if (caller_asleep_.exchange(false)) driven_.kick(Driven::Who::kCaller);
-  } else if (token_.is_free()) {
+  } else if (token_.is_free() && !is_leased()) {
     kick_engine_thread();
   }
 }

@@ -7,8 +7,12 @@
 // caller, else to the engine's thread. The engine's thread sleeps on the same events as a driving
 // caller would, without holding the token, so a caller can take over without waking it.
 //
-// Where the engine has a core of its own, its thread alone drives: callers that wait sleep, and the
-// token never changes hands.
+// A caller may poll instead of waiting: it takes one turn and goes on with its program. It has a
+// lease by that: until it ends, or the next poll renews it, no other thread need notice anything,
+// so the engine's thread stays away and nobody wakes it. Once the lease has ended the thread looks.
+//
+// Where the engine has a core of its own, its thread alone drives: callers that wait sleep, those
+// that poll find nothing to do, and the token never changes hands.
 //
 // No wake-up is lost, because every hand-over stores first and looks afterwards (sequentially
 // consistent): a thread that goes to sleep announces that and then looks for work; a thread that
@@ -47,6 +51,8 @@ class Driven {
   // For when nothing is open: somebody will look at `until` at the latest, and until then nobody
   // need wake this process. False: there is work.
   virtual bool prepare_doze_st(Time until) = 0;
+  // As that, whatever is open.
+  virtual void leave_until_st(Time until) = 0;
 
   virtual bool queue_empty() const = 0;  // of submitted tasks; any thread
 
@@ -70,8 +76,9 @@ class alignas(kCacheLine) Duty {
   // Any thread. run() returns and every wait() returns soon after.
   void stop();
 
-  // See Engine::wait, Engine::wake_waiters and Engine::submit (after the push).
+  // See Engine::wait, Engine::poll, Engine::wake_waiters and Engine::submit (after the push).
   bool wait(const Event& event, Time deadline);
+  bool poll();
   void wake_waiters();
   void submitted();
 
@@ -82,6 +89,9 @@ class alignas(kCacheLine) Duty {
     caller_spin_.store(caller, std::memory_order_relaxed);
     thread_spin_.store(engine_thread, std::memory_order_relaxed);
   }
+
+  // How long after a poll the engine's thread leaves the engine alone. Any thread, between polls.
+  void set_lease(Duration lease) { lease_.store(lease, std::memory_order_relaxed); }
 
   std::uint64_t sleeps() const { return sleeps_.load(std::memory_order_relaxed); }
 
@@ -110,11 +120,17 @@ class alignas(kCacheLine) Duty {
   bool may_be_mine() const { return lends_ && token_.is_free(); }  // a caller's
   bool is_wanted() const { return lends_ && waiters_.load(std::memory_order_seq_cst) > 0; }
   bool stopping() const { return stopping_.load(std::memory_order_seq_cst); }
+  bool is_leased(Time now) const { return now < leased_until_.load(std::memory_order_seq_cst); }
+  bool is_leased() const {
+    return leased_until_.load(std::memory_order_seq_cst) != 0 && is_leased(monotonic_now());
+  }
+  Time renew_lease();
   bool worth_polling(Idle& idle, bool worked);
 
   void serve();
   bool doze(Time* deadline);
   void stand_by();
+  void stay_away();
   bool drive(const Event& event, Time deadline);
   void leave();
   bool sleep_as_waiter(const Event& event, Time deadline);  // true: the duty was handed over
@@ -141,6 +157,8 @@ class alignas(kCacheLine) Duty {
 
   std::atomic<Duration> caller_spin_{20 * kMicrosecond};
   std::atomic<Duration> thread_spin_{20 * kMicrosecond};
+  std::atomic<Duration> lease_{kMillisecond};
+  std::atomic<Time> leased_until_{0};  // 0: nobody polls
   std::atomic<std::uint64_t> sleeps_{0};
 
   std::mutex waiters_mutex_;

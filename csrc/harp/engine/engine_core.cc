@@ -106,6 +106,11 @@ bool EngineCore::wait(const Event& event, Time deadline) {
   return duty_.wait(event, deadline);
 }
 
+bool EngineCore::poll() {
+  if (generation_ != fork_generation()) return false;
+  return duty_.poll();
+}
+
 bool EngineCore::turn_st(Who who) {
   const Time now = monotonic_now();
   loop_.begin_turn_st(now, loop_.is_late_st(now) ? own_work_.since() : 0);
@@ -204,7 +209,7 @@ void EngineCore::cancel_sleep_st() {
 bool EngineCore::prepare_doze_st(Time until) {
   if (!queue_.empty() || !loop_.is_quiet_st()) return false;
   if (shm_ != nullptr) shm_->flush();
-  loop_.expect_turn_st(until);
+  leave_until_st(until);
   return true;
 }
 

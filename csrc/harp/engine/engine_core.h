@@ -50,6 +50,7 @@ class alignas(kCacheLine) EngineCore final : public Engine, private Driven {
   void submit(Task& task, bool caller_will_wait) override;
   bool wait(const Event& event, Time deadline) override;
   void wake_waiters() override { duty_.wake_waiters(); }
+  bool poll() override;
   Transport& transport() override { return loop_; }
   bool in_engine() const override { return token_.held_by_me(); }
 
@@ -87,6 +88,7 @@ class alignas(kCacheLine) EngineCore final : public Engine, private Driven {
   bool prepare_sleep_st() override;
   void cancel_sleep_st() override;
   bool prepare_doze_st(Time until) override;
+  void leave_until_st(Time until) override { loop_.expect_turn_st(until); }
   bool queue_empty() const override { return queue_.empty(); }
   void arm_st(Time deadline) override { alarm_.set(deadline); }
   void arm_no_later_st(Time deadline) override { alarm_.set_no_later(deadline); }

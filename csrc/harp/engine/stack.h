@@ -57,6 +57,13 @@ class Engine {
   virtual bool wait(const Event& event, Time deadline) = 0;
   virtual void wake_waiters() = 0;
 
+  // Any thread but the engine's own. Drives the engine by one turn, if nobody else does; true when
+  // anything happened. Whoever polls again and again, at least once a millisecond, has the engine
+  // for itself: no thread is woken by what it submits, or by what arrives. Where it stops, the
+  // engine's own thread goes on a millisecond later. Where the engine's thread has a core of its
+  // own, that goes on driving, and this does nothing.
+  virtual bool poll() = 0;
+
   virtual Transport& transport() = 0;  // for _st calls from within run_st and completions
   virtual bool in_engine() const = 0;  // does this thread hold the token?
 };

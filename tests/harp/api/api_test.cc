@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
@@ -187,6 +188,32 @@ TEST_P(Endpoints, keep_registered_memory_until_their_transfers_are_done) {
     EXPECT_TRUE(sent.wait().ok());
     EXPECT_EQ(std::memcmp(memory.data() + 5, out.data(), out.size()), 0);
     EXPECT_TRUE(registered.value().end().ok());
+  });
+}
+
+// Both look and never wait; and one that stops to look gets what has come all the same.
+TEST_P(Endpoints, carry_messages_to_those_that_poll) {
+  between_two(GetParam(), [](Fellowship&, Endpoint& endpoint, harp::Peer peer) {
+    const auto polled_until_done = [&](const harp::Transfer& transfer) {
+      const taco::Time limit = taco::monotonic_now() + 30 * kSecond;
+      while (!transfer.done() && taco::monotonic_now() < limit) endpoint.poll();
+      return transfer.done();
+    };
+    for (int i = 0; i < 300; ++i) {
+      int in = -1;
+      auto sent = endpoint.send(peer, 1, &i, sizeof i);
+      auto incoming = endpoint.receive(peer, 1, &in, sizeof in);
+      ASSERT_TRUE(polled_until_done(incoming) && polled_until_done(sent)) << i;
+      EXPECT_EQ(in, i);
+    }
+    int last = -1;
+    const int out = 77;
+    auto sent = endpoint.send(peer, 2, &out, sizeof out);
+    auto incoming = endpoint.receive(peer, 2, &last, sizeof last);
+    endpoint.poll();
+    const taco::Time limit = taco::monotonic_now() + 30 * kSecond;
+    while (!(incoming.done() && sent.done()) && taco::monotonic_now() < limit) usleep(1000);
+    EXPECT_EQ(last, out);
   });
 }
 

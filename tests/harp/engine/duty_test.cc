@@ -84,6 +84,7 @@ class Model final : public Driven {
   bool asleep() const { return asleep_; }  // so that the far side would ring
   int dozes() const { return dozes_; }
   int turns_of_callers() const { return turns_of_callers_; }
+  int turns_of_thread() const { return turns_of_thread_; }
   void submit(Request& request, bool caller_will_wait) {
     request.model = this;
     queue_.push(request);
@@ -105,7 +106,7 @@ class Model final : public Driven {
   // Driven.
   bool turn_st(Who who) override {
     EXPECT_TRUE(token_.held_by_me());
-    if (who == Who::kCaller) ++turns_of_callers_;
+    ++(who == Who::kCaller ? turns_of_callers_ : turns_of_thread_);
     now_ = monotonic_now();
     set_of(who).consume_kicks();
     bool worked = false;
@@ -134,6 +135,7 @@ class Model final : public Driven {
     EXPECT_LE(until, monotonic_now() + kSecond);
     return queue_.empty() && from_ring_.empty();
   }
+  void leave_until_st(Time until) override { EXPECT_LE(until, monotonic_now() + kDeadline); }
   bool queue_empty() const override { return queue_.empty(); }
   WaitSet& set_of(Who who) { return who == Who::kCaller ? *caller_set_ : *thread_set_; }
   void arm_st(Time deadline) override { alarm_.set(deadline); }
@@ -191,7 +193,7 @@ class Model final : public Driven {
   SubmitQueue queue_, from_socket_, from_ring_;
   int socket_ = -1;
   std::atomic<bool> asleep_{false};
-  std::atomic<int> dozes_{0}, turns_of_callers_{0};
+  std::atomic<int> dozes_{0}, turns_of_callers_{0}, turns_of_thread_{0};
   Time now_ = 0;
   int open_ = 0;
 
@@ -371,6 +373,93 @@ TEST_P(DutyTest, a_leaving_caller_hands_open_requests_to_the_engine_thread) {
     ASSERT_TRUE(late.answered.is_set()) << i;
     usleep(2'000);
   }
+}
+
+// By polling alone, within kDeadline.
+bool polled_until_answered(Model& model, const Request& request) {
+  const Time limit = monotonic_now() + kDeadline;
+  while (!request.answered.is_set() && monotonic_now() < limit) {
+    model.duty().poll();
+    std::this_thread::yield();
+  }
+  return request.answered.is_set();
+}
+
+TEST_P(DutyTest, a_caller_that_polls_has_its_requests_done) {
+  for (int i = 0; i < 2'000; ++i) {
+    Request request;
+    request.by_ring = i % 2 == 0;
+    model_.submit(request, false);
+    ASSERT_TRUE(polled_until_answered(model_, request)) << i;
+    if (i % 100 == 0) usleep(3'000);  // the lease ends
+  }
+}
+
+// As long as the lease lasts: here for longer than the test.
+TEST_P(DutyTest, whoever_polls_has_the_engine_for_itself) {
+  model_.duty().set_lease(kDeadline);
+  Request first;
+  model_.submit(first, false);
+  ASSERT_TRUE(polled_until_answered(model_, first));
+  // The engine's thread may still be busy with its last turn.
+  const auto it_stays_away = [&] {
+    const int before = model_.turns_of_thread();
+    for (int i = 0; i < 50; ++i) {
+      Request request;
+      request.by_ring = i % 2 == 0;
+      model_.submit(request, false);
+      EXPECT_TRUE(polled_until_answered(model_, request)) << i;
+    }
+    return model_.turns_of_thread() == before;
+  };
+  const Time limit = monotonic_now() + kDeadline / 2;
+  bool away = it_stays_away();
+  while (is_lent() && !away && monotonic_now() < limit) away = it_stays_away();
+  EXPECT_EQ(away, is_lent());
+}
+
+TEST_P(DutyTest, the_engine_thread_goes_on_where_a_caller_stops_to_poll) {
+  for (int i = 0; i < 50; ++i) {
+    Request early, late, unseen;
+    late.delay_us = 4'000;
+    late.by_ring = i % 2 == 0;
+    model_.submit(early, false);
+    model_.submit(late, false);
+    ASSERT_TRUE(polled_until_answered(model_, early)) << i;
+    model_.submit(unseen, false);
+    const Time limit = monotonic_now() + kDeadline;
+    while (!(late.answered.is_set() && unseen.answered.is_set()) && monotonic_now() < limit) {
+      usleep(200);
+    }
+    ASSERT_TRUE(late.answered.is_set()) << i;
+    ASSERT_TRUE(unseen.answered.is_set()) << i;
+  }
+}
+
+TEST_P(DutyTest, callers_that_poll_and_callers_that_wait_lose_no_wake_up) {
+  constexpr int kThreads = 4, kRounds = 500;
+  const unsigned seed = std::random_device{}();
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  std::atomic<int> failures{0};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&, t] {
+      std::mt19937 random(seed + t);
+      for (int i = 0; i < kRounds && failures == 0; ++i) {
+        Request request;
+        request.by_ring = random() % 2 == 0;
+        const bool polls = (t + i / 50) % 2 == 0;
+        model_.submit(request, !polls && random() % 2 == 0);
+        const bool answered =
+            polls ? polled_until_answered(model_, request)
+                  : model_.duty().wait(request.answered, monotonic_now() + kDeadline);
+        if (!answered) ++failures;
+        if (random() % 16 == 0) usleep(random() % 3'000);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(failures, 0);
 }
 
 // Callers that come and go keep the engine dozing, unannounced. Once they stay away it must sleep
