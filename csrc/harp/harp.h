@@ -11,6 +11,9 @@
 // a transfer that failed or was cancelled the two sides of its channel may count differently: go
 // on with another channel.
 //
+// Where only one side can be told of the other, that one dials the other's ticket (Listener); then
+// both are connected, and given a channel. Programs choose channels below kFirstGivenChannel.
+//
 // Failures are values: Status and Result (base/status.h) carry a code and a text for people.
 // Everything may be called by any thread, but close() and the end of an Endpoint come after all
 // other calls. A forked child has no part in what its parent has opened.
@@ -36,6 +39,8 @@ using taco::Status;
 
 inline constexpr Duration kForever = taco::kNever;
 inline constexpr std::size_t kMostMessageBytes = std::size_t{1} << 30;
+
+inline constexpr std::uint32_t kFirstGivenChannel = std::uint32_t{1} << 31;
 
 struct EndpointOptions {
   // Endpoints that agree in the first two share an engine.
@@ -114,6 +119,53 @@ class HARP_API Transfer {
   std::unique_ptr<State> state_;
 };
 
+// The other side of a ticket, and a channel that no other meeting of the two processes is given.
+// Balanced by disconnect().
+struct Meeting {
+  Peer peer;
+  std::uint32_t channel = 0;
+};
+
+// Waits at a TCP port for processes that dial its ticket, on a thread of its own. Whoever comes
+// without the ticket learns nothing, and keeps nobody else waiting. Its Endpoint outlives it.
+class HARP_API Listener {
+ public:
+  Listener(Listener&&) noexcept;
+  Listener& operator=(Listener&&) noexcept;
+  ~Listener();
+
+  // Opaque bytes, kTicketBytes of them: where to come, and a secret, as in address().
+  static constexpr std::size_t kTicketBytes = 64;
+  std::string ticket() const;
+  // The next that has come, in their order. kTimeout: none has.
+  Result<Meeting> accept(Duration timeout = kForever);
+
+ private:
+  friend class Endpoint;
+  struct State;
+  explicit Listener(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+// A process on its way to a Listener, on a thread of its own. Its end gives up, if it is not there
+// yet. Its Endpoint outlives it.
+class HARP_API Dialer {
+ public:
+  Dialer(Dialer&&) noexcept;
+  Dialer& operator=(Dialer&&) noexcept;
+  ~Dialer();
+
+  // Gives the meeting once. kTimeout: it goes on. kRendezvous: nobody answers there, or has for
+  // half a minute; dial again.
+  Result<Meeting> wait(Duration timeout = kForever);
+
+ private:
+  friend class Endpoint;
+  struct State;
+  explicit Dialer(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
 class HARP_API Endpoint {
  public:
   static Result<Endpoint> open(const EndpointOptions& options = {});
@@ -137,7 +189,11 @@ class HARP_API Endpoint {
   // did not come in time.
   Result<Peer> meet(const std::string& own, const std::string& theirs,
                     Duration timeout = 30 * taco::kSecond);
-  // Balances connect() and meet().
+  // kResource: no port, or no thread.
+  Result<Listener> listen();
+  // kInvalidArgument: no ticket. kVersionMismatch: of another version. kResource: no thread.
+  Result<Dialer> dial(std::string_view ticket);
+  // Balances connect(), meet() and meetings.
   void disconnect(Peer peer);
   // "10.0.0.2:41234 (pid 77 on nodeb)"
   std::string describe(Peer peer) const;
@@ -159,6 +215,8 @@ class HARP_API Endpoint {
   void close();
 
  private:
+  friend class Listener;
+  friend class Dialer;
   struct State;
   explicit Endpoint(std::unique_ptr<State> state);
   std::unique_ptr<State> state_;

@@ -1,6 +1,7 @@
 #include <errno.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <map>
 #include <mutex>
@@ -11,7 +12,7 @@
 #include "base/far_future.h"
 #include "base/file.h"
 #include "base/per_process.h"
-#include "harp/api/transfer_state.h"
+#include "harp/api/endpoint_state.h"
 #include "harp/drivers/networks.h"
 #include "harp/engine/engine_call.h"
 #include "harp/engine/held_stacks.h"
@@ -33,10 +34,13 @@ class ChannelNumbers {
     const std::uint64_t number = next_[{own, peer, channel, sends}]++;
     return {taco::harp::group_id(taco::harp::Service::kMessages, channel), number};
   }
+  // How many channels were given before.
+  std::uint32_t given() { return given_.fetch_add(1, std::memory_order_relaxed); }
 
  private:
   std::mutex mutex_;
   std::map<std::tuple<std::uint64_t, std::uint64_t, std::uint32_t, bool>, std::uint64_t> next_;
+  std::atomic<std::uint32_t> given_{0};
 };
 
 constinit taco::PerProcess<ChannelNumbers> channel_numbers;
@@ -68,39 +72,56 @@ Result<StackOptions> stack_options(const EndpointOptions& options) {
 
 }  // namespace
 
-struct Endpoint::State {
-  explicit State(std::shared_ptr<taco::harp::Stack> held) : stack(std::move(held)) {}
-  ~State() { close(); }
+void Endpoint::State::close() {
+  if (!is_open.exchange(false)) return;
+  if (stack->usable().ok()) {
+    taco::harp::call_on_engine(stack->engine(), [&](taco::harp::Transport& transport) {
+      const Status why(Code::kAborted, "the endpoint was closed");
+      for (OpenTransfer* const each : transfers->list()) each->cancel_st(transport, why);
+    });
+    std::lock_guard lock(mutex);
+    for (const Peer peer : std::exchange(peers, {})) stack->release_peer(peer.id);
+  }
+  taco::harp::drop_stack(stack, kUser);
+}
 
-  // The Stack may have other users, who keep it, and its peers, open.
-  void close() {
-    if (!std::exchange(is_open, false)) return;
-    if (stack->usable().ok()) {
-      taco::harp::call_on_engine(stack->engine(), [&](taco::harp::Transport& transport) {
-        const Status why(Code::kAborted, "the endpoint was closed");
-        for (OpenTransfer* const each : transfers->list()) each->cancel_st(transport, why);
-      });
-      for (const Peer peer : peers) stack->release_peer(peer.id);
-    }
-    taco::harp::drop_stack(stack, kUser);
-  }
-  Status usable() const {
-    if (!is_open) return Status(Code::kAborted, "the endpoint was closed");
-    return stack->usable();
-  }
-  // Null: it may go on; else a transfer that has failed.
-  std::unique_ptr<Transfer::State> refuse(std::size_t bytes) const;
-  MessageKey next_key(Peer peer, std::uint32_t channel, bool sends) const {
-    return channel_numbers().next(stack->incarnation(), stack->incarnation_of(peer.id), channel,
-                                  sends);
-  }
+Status Endpoint::State::usable() const {
+  if (!is_open) return Status(Code::kAborted, "the endpoint was closed");
+  return stack->usable();
+}
 
-  const std::shared_ptr<taco::harp::Stack> stack;
-  const std::shared_ptr<OpenTransfers> transfers = std::make_shared<OpenTransfers>();
-  std::mutex mutex;
-  std::vector<Peer> peers;  // as often as connected; guarded by mutex until it is closed
-  bool is_open = true;
-};
+MessageKey Endpoint::State::next_key(Peer peer, std::uint32_t channel, bool sends) const {
+  return channel_numbers().next(stack->incarnation(), stack->incarnation_of(peer.id), channel,
+                                sends);
+}
+
+// Both sides may have listeners: the lowest bit says whose gave it.
+std::uint32_t Endpoint::State::give_channel(Peer peer) const {
+  const std::uint32_t whose = stack->incarnation() > stack->incarnation_of(peer.id) ? 1 : 0;
+  return kFirstGivenChannel | channel_numbers().given() << 1 | whose;
+}
+
+Result<Peer> Endpoint::State::connect(std::string_view address) {
+  TACO_RETURN_IF_ERROR(usable());
+  const auto peer = stack->add_peer(address);
+  if (!peer.ok()) return peer.status();
+  {
+    std::lock_guard lock(mutex);
+    if (is_open) return peers.emplace_back(Peer{peer.value()});
+  }
+  stack->release_peer(peer.value());
+  return usable();
+}
+
+void Endpoint::State::disconnect(Peer peer) {
+  {
+    std::lock_guard lock(mutex);
+    const auto known = std::ranges::find(peers, peer.id, &Peer::id);
+    if (known == peers.end()) return;
+    peers.erase(known);
+  }
+  stack->release_peer(peer.id);
+}
 
 Endpoint::Endpoint(std::unique_ptr<State> state) : state_(std::move(state)) {}
 Endpoint::Endpoint(Endpoint&&) noexcept = default;
@@ -118,13 +139,7 @@ Result<Endpoint> Endpoint::open(const EndpointOptions& options) {
 std::string Endpoint::address() const { return state_->stack->address(); }
 std::string Endpoint::transport() const { return state_->stack->transport_summary(); }
 
-Result<Peer> Endpoint::connect(std::string_view address) {
-  TACO_RETURN_IF_ERROR(state_->usable());
-  const auto peer = state_->stack->add_peer(address);
-  if (!peer.ok()) return peer.status();
-  std::lock_guard lock(state_->mutex);
-  return state_->peers.emplace_back(peer.value());
-}
+Result<Peer> Endpoint::connect(std::string_view address) { return state_->connect(address); }
 
 Result<Peer> Endpoint::meet(const std::string& own, const std::string& theirs, Duration timeout) {
   TACO_RETURN_IF_ERROR(state_->usable());
@@ -136,15 +151,7 @@ Result<Peer> Endpoint::meet(const std::string& own, const std::string& theirs, D
   return Status(Code::kRendezvous, "the other process did not come: there is no " + theirs);
 }
 
-void Endpoint::disconnect(Peer peer) {
-  {
-    std::lock_guard lock(state_->mutex);
-    const auto known = std::ranges::find(state_->peers, peer.id, &Peer::id);
-    if (known == state_->peers.end()) return;
-    state_->peers.erase(known);
-  }
-  state_->stack->release_peer(peer.id);
-}
+void Endpoint::disconnect(Peer peer) { state_->disconnect(peer); }
 std::string Endpoint::describe(Peer peer) const { return state_->stack->describe(peer.id); }
 
 std::unique_ptr<Transfer::State> Endpoint::State::refuse(std::size_t bytes) const {

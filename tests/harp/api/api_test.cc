@@ -89,6 +89,7 @@ TEST_P(Endpoints, end_what_is_under_way_as_they_close_though_another_goes_on) {
     second.close();
     EXPECT_EQ(blocked.wait(30 * kSecond).status().code(), Code::kAborted);
     EXPECT_EQ(second.send(same, 1, &out, sizeof out).wait().status().code(), Code::kAborted);
+    second.disconnect(same);  // as closing has done: the other's connection is not given back
     auto sent = endpoint.send(peer, 2, &out, sizeof out);
     EXPECT_TRUE(endpoint.receive(peer, 2, &in, sizeof in).wait().ok());
     EXPECT_EQ(in, 9);

@@ -1,0 +1,45 @@
+// The state of an Endpoint: a use of the process's Stack, the transfers under way and the peers
+// that it is connected to. Listeners and dialers add to the latter.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string_view>
+#include <vector>
+
+#include "harp/api/transfer_state.h"
+#include "harp/engine/stack.h"
+#include "harp/harp.h"
+#include "harp/transport.h"
+
+namespace harp {
+
+struct Endpoint::State {
+  explicit State(std::shared_ptr<taco::harp::Stack> held) : stack(std::move(held)) {}
+  ~State() { close(); }
+
+  // The Stack may have other users, who keep it, and its peers, open.
+  void close();
+  Status usable() const;
+
+  // See Endpoint. Any thread.
+  Result<Peer> connect(std::string_view address);
+  void disconnect(Peer peer);
+  // For a meeting with `peer` at a listener of this process: no other listener of either side's
+  // gives it.
+  std::uint32_t give_channel(Peer peer) const;
+
+  // Null: it may go on; else a transfer that has failed.
+  std::unique_ptr<Transfer::State> refuse(std::size_t bytes) const;
+  taco::harp::MessageKey next_key(Peer peer, std::uint32_t channel, bool sends) const;
+
+  const std::shared_ptr<taco::harp::Stack> stack;
+  const std::shared_ptr<OpenTransfers> transfers = std::make_shared<OpenTransfers>();
+  std::mutex mutex;
+  std::vector<Peer> peers;  // as often as connected; guarded by mutex
+  std::atomic<bool> is_open{true};
+};
+
+}  // namespace harp

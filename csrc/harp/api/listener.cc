@@ -1,0 +1,257 @@
+#include <errno.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "base/condition.h"
+#include "base/far_future.h"
+#include "base/log.h"
+#include "base/random.h"
+#include "harp/address.h"
+#include "harp/api/endpoint_state.h"
+#include "harp/api/meeting.h"
+#include "harp/api/side_thread.h"
+#include "harp/api/ticket.h"
+
+namespace harp {
+namespace {
+
+using taco::Time;
+
+// A guest that has not said all that it has to say within this time goes. So does the first of too
+// many.
+constexpr Duration kGuestsTime = 5 * taco::kSecond;
+constexpr std::size_t kMostGuests = 64;
+constexpr int kBacklog = 1024;
+
+Status socket_failure(const char* what) {
+  return Status(Code::kResource, std::string(what) + " failed: " + std::strerror(errno));
+}
+
+struct Door {
+  taco::OwnFd socket;
+  std::uint16_t port = 0;
+};
+
+// For IPv4 and IPv6, where this host has that.
+Result<Door> open_door() {
+  for (const int family : {AF_INET6, AF_INET}) {
+    taco::OwnFd fd(socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    if (!fd) continue;
+    const int off = 0;
+    if (family == AF_INET6) setsockopt(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
+    sockaddr_storage any{};
+    any.ss_family = static_cast<sa_family_t>(family);
+    socklen_t bytes = family == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
+    auto* address = reinterpret_cast<sockaddr*>(&any);
+    if (bind(fd.get(), address, bytes) != 0 || listen(fd.get(), kBacklog) != 0 ||
+        getsockname(fd.get(), address, &bytes) != 0) {
+      continue;
+    }
+    return Door{std::move(fd), taco::harp::port_of(taco::harp::endpoint_of(address))};
+  }
+  return socket_failure("a port to listen at");
+}
+
+// This host's, as its peers know them.
+std::vector<taco::harp::Endpoint> places_of(const std::string& address, std::uint16_t port) {
+  std::vector<taco::harp::Endpoint> places;
+  auto own = taco::harp::decode(address);
+  const auto paths = own.ok() ? own->paths : std::vector<taco::harp::PathAddress>{};
+  for (const auto& path : paths) {
+    const auto same = [&](const auto& place) {
+      return taco::harp::same_host_address(place, path.endpoint);
+    };
+    if (places.size() < kMostTicketHosts && std::ranges::none_of(places, same)) {
+      places.push_back(path.endpoint);
+    }
+  }
+  if (places.empty()) {  // nobody comes but from this host
+    sockaddr_in loopback{};
+    loopback.sin_family = AF_INET;
+    loopback.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    places.push_back(taco::harp::endpoint_of(reinterpret_cast<const sockaddr*>(&loopback)));
+  }
+  for (auto& place : places) taco::harp::set_port(place, port);
+  return places;
+}
+
+}  // namespace
+
+struct Listener::State {
+  explicit State(Endpoint::State& endpoint) : owner(endpoint) {}
+  ~State();
+
+  Status start();
+  Result<Meeting> accept(Duration timeout);
+
+  Endpoint::State& owner;
+  Ticket ticket;
+
+ private:
+  // A process that has come, until it is answered.
+  struct Guest {
+    taco::OwnFd socket;
+    Challenge challenge{};
+    Time leaves_at = 0;
+    std::vector<char> said = {};
+
+    // True: there is nothing more to hear from it.
+    bool listen();
+    // The length of all that it has to say; the most that is allowed until that is known.
+    std::size_t whole() const;
+    bool has_said_all() const { return said.size() == whole(); }
+  };
+
+  void serve();
+  void let_in();
+  void hear(Guest& guest);
+  Answer answer_to(std::string_view address, Peer* peer);
+
+  taco::OwnFd door_;
+  std::vector<Guest> guests_;  // the thread's own
+  std::mutex mutex_;
+  taco::Condition come_;
+  std::deque<Meeting> meetings_;  // guarded by mutex_
+  SideThread thread_;             // ends before the rest
+};
+
+std::size_t Listener::State::Guest::whole() const {
+  if (said.size() < sizeof(NoteLength)) return sizeof(NoteLength) + kMostNoteBytes;
+  NoteLength length;
+  std::memcpy(&length, said.data(), sizeof length);
+  return sizeof length + length;
+}
+
+bool Listener::State::Guest::listen() {
+  std::array<char, sizeof(NoteLength) + kMostNoteBytes> heard;
+  const ssize_t bytes = recv(socket.get(), heard.data(), heard.size(), MSG_DONTWAIT);
+  if (bytes <= 0) return bytes == 0 || (errno != EAGAIN && errno != EINTR);
+  said.insert(said.end(), heard.data(), heard.data() + bytes);
+  return said.size() >= whole() || whole() > sizeof(NoteLength) + kMostNoteBytes;
+}
+
+// Meetings that nobody has taken are none.
+Listener::State::~State() {
+  thread_.end();
+  for (const Meeting& left : meetings_) owner.disconnect(left.peer);
+}
+
+Status Listener::State::start() {
+  auto door = open_door();
+  if (!door.ok()) return door.status();
+  door_ = std::move(door->socket);
+  ticket.secret = taco::random_value<taco::harp::Secret>();
+  ticket.places = places_of(owner.stack->address(), door->port);
+  return thread_.start("harp-listener", [this] { serve(); });
+}
+
+Result<Meeting> Listener::State::accept(Duration timeout) {
+  TACO_RETURN_IF_ERROR(owner.usable());
+  const Time limit = taco::later(taco::monotonic_now(), timeout);
+  std::unique_lock lock(mutex_);
+  while (meetings_.empty()) {
+    const Time now = taco::monotonic_now();
+    if (now >= limit) return Status(Code::kTimeout, "nobody has come with this ticket yet");
+    come_.wait_for(lock, std::chrono::nanoseconds(std::min(limit - now, taco::kSecond)));
+  }
+  const Meeting first = meetings_.front();
+  meetings_.pop_front();
+  return first;
+}
+
+void Listener::State::serve() {
+  for (;;) {
+    std::vector<pollfd> all{{door_.get(), POLLIN, 0}};
+    Time deadline = taco::kNever;
+    for (const Guest& guest : guests_) {
+      all.push_back({guest.socket.get(), POLLIN, 0});
+      deadline = std::min(deadline, guest.leaves_at);
+    }
+    if (!thread_.await(all, deadline)) return;
+    for (std::size_t i = guests_.size(); i-- > 0;) {
+      const bool ends = all[i + 1].revents != 0 && guests_[i].listen();
+      if (ends && guests_[i].has_said_all()) hear(guests_[i]);
+      if (ends || taco::monotonic_now() >= guests_[i].leaves_at) {
+        guests_.erase(guests_.begin() + static_cast<std::ptrdiff_t>(i));
+      }
+    }
+    if (all.front().revents != 0) let_in();
+  }
+}
+
+// One at a time, so that no crowd keeps those waiting who are in.
+void Listener::State::let_in() {
+  Guest guest{
+      .socket = taco::OwnFd(accept4(door_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK))};
+  if (!guest.socket) {
+    if (errno == EMFILE || errno == ENFILE || errno == ENOMEM) {
+      thread_.await({}, taco::monotonic_now() + 10 * taco::kMillisecond);
+    }
+    return;
+  }
+  guest.challenge = taco::random_value<Challenge>();
+  guest.leaves_at = taco::monotonic_now() + kGuestsTime;
+  const ssize_t sent = send(guest.socket.get(), guest.challenge.data(), guest.challenge.size(),
+                            MSG_DONTWAIT | MSG_NOSIGNAL);
+  if (sent != static_cast<ssize_t>(guest.challenge.size())) return;
+  if (guests_.size() >= kMostGuests) guests_.erase(guests_.begin());
+  guests_.push_back(std::move(guest));
+}
+
+void Listener::State::hear(Guest& guest) {
+  const std::string_view sealed(guest.said.data() + sizeof(NoteLength),
+                                guest.said.size() - sizeof(NoteLength));
+  const auto address = open_note(ticket.secret, guest.challenge, Writer::kDialer, sealed);
+  if (!address) {
+    TACO_LOG_WARNING("harp", "somebody came to a listener of this process without its ticket");
+    const std::string nothing = framed("");
+    thread_.write_all(guest.socket.get(), nothing.data(), nothing.size(), guest.leaves_at);
+    return;
+  }
+  Peer peer;
+  const Answer answer = answer_to(*address, &peer);
+  const std::string note =
+      framed(seal_note(ticket.secret, guest.challenge, Writer::kListener, encode(answer)));
+  const bool told =
+      thread_.write_all(guest.socket.get(), note.data(), note.size(), guest.leaves_at);
+  if (!answer.met) return;
+  if (!told) return owner.disconnect(peer);
+  {
+    std::lock_guard lock(mutex_);
+    meetings_.push_back({peer, answer.channel});
+  }
+  come_.notify_one();
+}
+
+Answer Listener::State::answer_to(std::string_view address, Peer* peer) {
+  const auto connected = owner.connect(address);
+  if (!connected.ok()) return {.text = connected.status().message()};
+  *peer = connected.value();
+  return {.met = true, .channel = owner.give_channel(*peer), .text = owner.stack->address()};
+}
+
+Listener::Listener(std::unique_ptr<State> state) : state_(std::move(state)) {}
+Listener::Listener(Listener&&) noexcept = default;
+Listener& Listener::operator=(Listener&&) noexcept = default;
+Listener::~Listener() = default;
+
+std::string Listener::ticket() const { return encode(state_->ticket); }
+Result<Meeting> Listener::accept(Duration timeout) { return state_->accept(timeout); }
+
+Result<Listener> Endpoint::listen() {
+  TACO_RETURN_IF_ERROR(state_->usable());
+  auto made = std::make_unique<Listener::State>(*state_);
+  TACO_RETURN_IF_ERROR(made->start());
+  return Listener(std::move(made));
+}
+
+}  // namespace harp

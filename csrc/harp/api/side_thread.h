@@ -1,0 +1,46 @@
+// A thread that waits for descriptors beside the program's calls, and ends when its owner says so.
+//
+// The thread itself calls await() and read_all(), write_all(); its owner everything else.
+#pragma once
+
+#include <poll.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <thread>
+
+#include "base/clock.h"
+#include "base/own_fd.h"
+#include "base/status.h"
+
+namespace harp {
+
+class SideThread {
+ public:
+  SideThread() = default;
+  SideThread(const SideThread&) = delete;
+  SideThread& operator=(const SideThread&) = delete;
+  ~SideThread() { end(); }
+
+  // `body` returns soon after a call of its has said that it is to end.
+  taco::Status start(const char* name, std::function<void()> body);
+  // Has the thread end, and waits for it; once. In a forked child there is none.
+  void end();
+
+  // True: something happened at a descriptor, or `deadline` has come. False: the thread is to end.
+  bool await(std::span<pollfd> descriptors, taco::Time deadline);
+  bool await(int fd, short events, taco::Time deadline);
+  // All of it, from or to a socket that does not block. False: not before the deadline, the other
+  // side has closed, or the thread is to end.
+  bool read_all(int fd, void* data, std::size_t bytes, taco::Time deadline);
+  bool write_all(int fd, const void* data, std::size_t bytes, taco::Time deadline);
+
+ private:
+  const std::uint32_t generation_ = taco::fork_generation();
+  taco::OwnFd end_;  // readable: the thread is to end
+  std::thread thread_;
+};
+
+}  // namespace harp

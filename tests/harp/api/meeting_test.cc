@@ -1,0 +1,220 @@
+// Processes of which one alone is told of the other: listeners, their tickets and dialers.
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/own_fd.h"
+#include "harp/harp.h"
+#include "kernels/kernels.h"
+#include "support/processes.h"
+
+namespace {
+
+using harp::Code;
+using harp::Endpoint;
+using harp::Listener;
+using harp::Meeting;
+using ::taco::kMillisecond;
+using ::taco::kSecond;
+using ::taco::testing::Fellowship;
+using ::taco::testing::run_processes;
+
+template <class Value>
+Value require(taco::Result<Value> result) {
+  EXPECT_TRUE(result.ok()) << result.status().message();
+  if (!result.ok()) _exit(1);
+  return std::move(result).value();
+}
+
+Endpoint open_by(const char* transport) {
+  return require(Endpoint::open({.transport = transport}));
+}
+
+// One number each way, on the channel that they were given.
+void greet(Endpoint& endpoint, const Meeting& meeting, int says, int hears) {
+  int heard = 0;
+  auto sent = endpoint.send(meeting.peer, meeting.channel, &says, sizeof says);
+  const auto got = endpoint.receive(meeting.peer, meeting.channel, &heard, sizeof heard).wait();
+  ASSERT_TRUE(got.ok()) << got.status().message();
+  EXPECT_EQ(heard, hears);
+  EXPECT_TRUE(sent.wait().ok());
+}
+
+class Meetings : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(Meetings, connect_whoever_has_a_ticket) {
+  const auto statuses = run_processes({3, 60 * kSecond, {}}, [&](Fellowship& fellowship) {
+    Endpoint endpoint = open_by(GetParam());
+    if (fellowship.rank() == 0) {
+      Listener listener = require(endpoint.listen());
+      fellowship.all_gather(listener.ticket());
+      std::set<std::uint32_t> channels;
+      for (int i = 0; i < 2; ++i) {
+        const Meeting met = require(listener.accept(30 * kSecond));
+        EXPECT_GE(met.channel, harp::kFirstGivenChannel);
+        channels.insert(met.channel);
+        greet(endpoint, met, 7, 8);
+      }
+      EXPECT_EQ(channels.size(), 2u);
+      EXPECT_EQ(listener.accept(0).status().code(), Code::kTimeout);
+    } else {
+      const std::string ticket = fellowship.all_gather("")[0];
+      EXPECT_EQ(ticket.size(), Listener::kTicketBytes);
+      auto dialer = require(endpoint.dial(ticket));
+      greet(endpoint, require(dialer.wait(30 * kSecond)), 8, 7);
+      EXPECT_EQ(dialer.wait(0).status().code(), Code::kInvalidArgument) << "given once";
+    }
+    fellowship.barrier();
+  });
+  EXPECT_EQ(statuses, (std::vector<int>{0, 0, 0}));
+}
+
+// More than a listener has in at a time, in both directions at once: all meet, and no channel is
+// given twice, whoever gives it.
+TEST_P(Meetings, are_as_many_as_are_asked_for) {
+  constexpr std::size_t kMany = 100;
+  const auto statuses = run_processes({2, 120 * kSecond, {}}, [&](Fellowship& fellowship) {
+    Endpoint endpoint = open_by(GetParam());
+    Listener listener = require(endpoint.listen());
+    const auto tickets = fellowship.all_gather(listener.ticket());
+    std::vector<harp::Dialer> dialers;
+    for (std::size_t i = 0; i < kMany; ++i) {
+      dialers.push_back(require(endpoint.dial(tickets[1 - fellowship.rank()])));
+    }
+    std::set<std::uint32_t> channels;
+    for (std::size_t i = 0; i < kMany; ++i) {
+      channels.insert(require(listener.accept(60 * kSecond)).channel);
+      channels.insert(require(dialers[i].wait(60 * kSecond)).channel);
+    }
+    EXPECT_EQ(channels.size(), 2 * kMany);
+    fellowship.barrier();
+  });
+  EXPECT_EQ(statuses, (std::vector<int>{0, 0}));
+}
+
+TEST_P(Meetings, are_had_with_oneself) {
+  const auto statuses = run_processes({1, 60 * kSecond, {}}, [&](Fellowship&) {
+    Endpoint endpoint = open_by(GetParam());
+    Listener listener = require(endpoint.listen());
+    auto dialer = require(endpoint.dial(listener.ticket()));
+    const Meeting there = require(listener.accept(30 * kSecond));
+    const Meeting here = require(dialer.wait(30 * kSecond));
+    EXPECT_EQ(there.channel, here.channel);
+    const int out = 5;
+    int in = 0;
+    auto sent = endpoint.send(here.peer, here.channel, &out, sizeof out);
+    EXPECT_TRUE(endpoint.receive(there.peer, there.channel, &in, sizeof in).wait().ok());
+    EXPECT_EQ(in, out);
+    EXPECT_TRUE(sent.wait().ok());
+  });
+  EXPECT_EQ(statuses, std::vector<int>{0});
+}
+
+INSTANTIATE_TEST_SUITE_P(Transports, Meetings, ::testing::Values("shm", "udp"),
+                         [](const auto& instance) { return std::string(instance.param); });
+
+// The port of the first place of a ticket, which docs/wire.md describes.
+std::uint16_t port_in(const std::string& ticket) {
+  std::uint16_t port = 0;
+  std::memcpy(&port, ticket.data() + 40, sizeof port);
+  return ntohs(port);
+}
+
+taco::OwnFd stranger_at(std::uint16_t port) {
+  taco::OwnFd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in at{};
+  at.sin_family = AF_INET;
+  at.sin_port = htons(port);
+  at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  EXPECT_EQ(connect(fd.get(), reinterpret_cast<sockaddr*>(&at), sizeof at), 0) << strerror(errno);
+  return fd;
+}
+
+TEST(Listener, is_not_kept_from_its_guests_by_strangers) {
+  const auto statuses = run_processes({1, 60 * kSecond, {}}, [](Fellowship&) {
+    Endpoint endpoint = open_by("shm");
+    Listener listener = require(endpoint.listen());
+    std::vector<taco::OwnFd> strangers;
+    for (int i = 0; i < 200; ++i) {
+      strangers.push_back(stranger_at(port_in(listener.ticket())));
+      const std::string noise(static_cast<std::size_t>(i) * 20, static_cast<char>(i));
+      (void)!send(strangers.back().get(), noise.data(), noise.size(), MSG_NOSIGNAL);
+    }
+    auto dialer = require(endpoint.dial(listener.ticket()));
+    EXPECT_TRUE(dialer.wait(30 * kSecond).ok());
+    EXPECT_TRUE(listener.accept(30 * kSecond).ok());
+    EXPECT_EQ(listener.accept(0).status().code(), Code::kTimeout) << "nobody else was let in";
+  });
+  EXPECT_EQ(statuses, std::vector<int>{0});
+}
+
+// With everything right but the secret.
+TEST(Listener, tells_a_dialer_that_its_ticket_is_not_its_own) {
+  const auto statuses = run_processes({1, 60 * kSecond, {}}, [](Fellowship&) {
+    Endpoint endpoint = open_by("shm");
+    Listener listener = require(endpoint.listen());
+    std::string ticket = listener.ticket();
+    ticket[10] = static_cast<char>(ticket[10] + 1);
+    const std::uint32_t checksum = taco::kernels::crc32c(0, ticket.data(), ticket.size() - 4);
+    std::memcpy(ticket.data() + ticket.size() - 4, &checksum, sizeof checksum);
+    auto dialer = require(endpoint.dial(ticket));
+    const auto refused = dialer.wait(30 * kSecond).status();
+    EXPECT_EQ(refused.code(), Code::kRendezvous);
+    EXPECT_NE(refused.message().find("has not given this ticket away"), std::string::npos)
+        << refused.message();
+    EXPECT_EQ(listener.accept(0).status().code(), Code::kTimeout);
+  });
+  EXPECT_EQ(statuses, std::vector<int>{0});
+}
+
+TEST(Dialer, says_what_is_wrong_with_a_ticket) {
+  const auto statuses = run_processes({1, 60 * kSecond, {}}, [](Fellowship&) {
+    Endpoint endpoint = open_by("shm");
+    std::string ticket = require(endpoint.listen()).ticket();
+    EXPECT_NE(endpoint.dial("").status().message().find("0 bytes instead of 64"),
+              std::string::npos);
+    EXPECT_EQ(endpoint.dial(std::string(64, 'x')).status().code(), Code::kInvalidArgument);
+    std::string damaged = ticket;
+    damaged[20] = static_cast<char>(damaged[20] + 1);
+    EXPECT_NE(endpoint.dial(damaged).status().message().find("damaged"), std::string::npos);
+    std::string later = ticket;
+    later[4] = 9;
+    EXPECT_EQ(endpoint.dial(later).status().code(), Code::kVersionMismatch);
+    auto dialer = require(endpoint.dial(ticket));  // whose listener has gone
+    const auto nobody = dialer.wait(30 * kSecond).status();
+    EXPECT_EQ(nobody.code(), Code::kRendezvous);
+    EXPECT_NE(nobody.message().find("no listener answers at"), std::string::npos)
+        << nobody.message();
+  });
+  EXPECT_EQ(statuses, std::vector<int>{0});
+}
+
+// Somebody else has the port, and says nothing.
+TEST(Dialer, gives_up_where_nobody_answers_and_when_it_is_no_more_wanted) {
+  const auto statuses = run_processes({1, 60 * kSecond, {}}, [](Fellowship&) {
+    Endpoint endpoint = open_by("shm");
+    std::string ticket = require(endpoint.listen()).ticket();
+    const taco::OwnFd silent(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    sockaddr_in at{};
+    at.sin_family = AF_INET;
+    at.sin_port = htons(port_in(ticket));
+    ASSERT_EQ(bind(silent.get(), reinterpret_cast<sockaddr*>(&at), sizeof at), 0);
+    ASSERT_EQ(listen(silent.get(), 8), 0);
+    const taco::Time before = taco::monotonic_now();
+    {
+      auto dialer = require(endpoint.dial(ticket));
+      EXPECT_EQ(dialer.wait(20 * kMillisecond).status().code(), Code::kTimeout);
+    }
+    EXPECT_LT(taco::monotonic_now() - before, 4 * kSecond) << "its end waits for nobody";
+  });
+  EXPECT_EQ(statuses, std::vector<int>{0});
+}
+
+}  // namespace
