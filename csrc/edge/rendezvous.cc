@@ -320,7 +320,8 @@ Result<Hello> hello_of(const StackUse& use, const std::vector<Setting>& settings
   }
   hello.host = use.stack()->host();
   bring_addresses(use, hello);
-  hello.gbits = use.stack()->interface_gbits();
+  const auto interfaces = use.stack()->interfaces();
+  hello.gbits = interfaces.empty() ? 0 : interfaces.front().mbits / 1000.0;
   return hello;
 }
 

@@ -24,6 +24,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/clock.h"
 #include "base/status.h"
@@ -166,6 +167,12 @@ class HARP_API Dialer {
   std::unique_ptr<State> state_;
 };
 
+// A network interface that messages leave by.
+struct Interface {
+  std::string name;
+  std::uint32_t mbits = 0;  // a second, as its driver says; 0: not known
+};
+
 class HARP_API Endpoint {
  public:
   static Result<Endpoint> open(const EndpointOptions& options = {});
@@ -178,6 +185,8 @@ class HARP_API Endpoint {
   std::string address() const;
   // The ways that messages leave by: "shm+udp(eth0)".
   std::string transport() const;
+  // Those in transport(), the best first; as of the start.
+  std::vector<Interface> interfaces() const;
 
   // Either side connects to the other; nothing is sent before the first transfer. kInvalidArgument:
   // no address. kVersionMismatch: of a process with another version. kRendezvous: of one that

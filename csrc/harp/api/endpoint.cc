@@ -139,6 +139,12 @@ Result<Endpoint> Endpoint::open(const EndpointOptions& options) {
 std::string Endpoint::address() const { return state_->stack->address(); }
 std::string Endpoint::transport() const { return state_->stack->transport_summary(); }
 
+std::vector<Interface> Endpoint::interfaces() const {
+  std::vector<Interface> interfaces;
+  for (const auto& each : state_->stack->interfaces()) interfaces.push_back({each.name, each.mbits});
+  return interfaces;
+}
+
 Result<Peer> Endpoint::connect(std::string_view address) { return state_->connect(address); }
 
 Result<Peer> Endpoint::meet(const std::string& own, const std::string& theirs, Duration timeout) {

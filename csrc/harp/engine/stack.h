@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -110,6 +111,12 @@ struct StackStats {
   }
 };
 
+// A network interface that messages leave by.
+struct UsedInterface {
+  std::string name;
+  std::uint32_t mbits = 0;  // 0: not known
+};
+
 class Stack {
  public:
   // The process's Stack for options.engine, made on first use and again after close() of the last
@@ -140,8 +147,10 @@ class Stack {
   // Before the service's first add_peer; null to detach.
   virtual void set_observer(Service service, Observer* observer) = 0;
   virtual StackStats stats() const = 0;
-  virtual std::string transport_summary() const = 0;    // for the start-up line: "shm+udp(eth0)"
-  virtual double interface_gbits() const { return 0; }  // of the interface in use; 0: not known
+  virtual std::string transport_summary() const = 0;  // for the start-up line: "shm+udp(eth0)"
+  // As of the start, the best first: peers are reached through that wherever a route allows. None
+  // where shared memory is the only way.
+  virtual std::vector<UsedInterface> interfaces() const { return {}; }
 
   // Ok while the Stack can be used; kAborted after close(), and in a forked child of the process
   // that made it. Then waits return at once and submitted tasks never run.

@@ -106,8 +106,7 @@ Status StackCore::start() {
   if (!network.ok()) return network.status();
   network_ = std::move(network).value();
   engine.routes = [network = network_] { return network->routes(); };
-  std::string names;
-  auto nic = open_network(&names);
+  auto nic = open_network();
   if (!nic.ok()) return nic.status();
   auto shm = open_shm(engine.job_key);
   if (!shm.ok()) return shm.status();
@@ -116,8 +115,8 @@ Status StackCore::start() {
     own_.has_shm = true;
     own_.shm = shm_->address();
   }
-  summary_ = (shm_ != nullptr ? "shm+" : "") + std::string(network_->name()) + "(" + names + ")";
-  if (options_.transport == StackOptions::Force::kShm) summary_ = "shm";
+  if (options_.transport == StackOptions::Force::kShm) interfaces_.clear();
+  summary_ = summary();
 
   engine.about.pid = own_.pid;
   engine.about.engine = static_cast<std::uint32_t>(number_);
@@ -131,7 +130,22 @@ Status StackCore::start() {
   return {};
 }
 
-Result<std::unique_ptr<Nic>> StackCore::open_network(std::string* interface_names) {
+// One may have several addresses.
+void StackCore::note_use_of(const Interface& interface) {
+  if (std::ranges::find(interfaces_, interface.name, &UsedInterface::name) != interfaces_.end()) {
+    return;
+  }
+  interfaces_.push_back({interface.name, interface.mbits});
+}
+
+std::string StackCore::summary() const {
+  if (options_.transport == StackOptions::Force::kShm) return "shm";
+  std::string names;
+  for (const UsedInterface& each : interfaces_) append_name(names, each.name);
+  return (shm_ != nullptr ? "shm+" : "") + std::string(network_->name()) + "(" + names + ")";
+}
+
+Result<std::unique_ptr<Nic>> StackCore::open_network() {
   const auto env = Env::get();
   const auto all = network_->interfaces();
   if (!all.ok()) return all.status();
@@ -156,9 +170,7 @@ Result<std::unique_ptr<Nic>> StackCore::open_network(std::string* interface_name
     const NicOptions::Local& made = nic_options.locals.back();
     if (made.spare) continue;
     own_.paths.push_back({made.address, static_cast<std::uint32_t>(made.mtu), interface.mbits});
-    if ((", " + *interface_names + ",").find(", " + interface.name + ",") == std::string::npos) {
-      append_name(*interface_names, interface.name);
-    }
+    note_use_of(interface);
   }
   const auto first_port = static_cast<int>(env.value().port);
   Status last;
@@ -358,11 +370,6 @@ StackStats StackCore::stats() const {
 }
 
 std::string StackCore::transport_summary() const { return summary_; }
-
-// The best address comes first, and peers are reached through it wherever a route allows.
-double StackCore::interface_gbits() const {
-  return own_.paths.empty() ? 0 : own_.paths.front().mbits / 1000.0;
-}
 
 Status StackCore::usable() const {
   if (generation_ != fork_generation()) {

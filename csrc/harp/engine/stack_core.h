@@ -36,7 +36,7 @@ class StackCore final : public Stack {
   void set_observer(Service service, Observer* observer) override;
   StackStats stats() const override;
   std::string transport_summary() const override;
-  double interface_gbits() const override;
+  std::vector<UsedInterface> interfaces() const override { return interfaces_; }
   Status usable() const override;
   void close() override;
 
@@ -49,7 +49,9 @@ class StackCore final : public Stack {
   };
 
   Status start();
-  Result<std::unique_ptr<Nic>> open_network(std::string* interface_names);
+  Result<std::unique_ptr<Nic>> open_network();
+  void note_use_of(const Interface& interface);
+  std::string summary() const;
   Result<std::unique_ptr<ShmEndpoint>> open_shm(const JobKey& job_key);
   std::vector<Local> locals_now() const;
   Result<std::vector<Route>> routes_to(const Address& peer, bool same_host) const;
@@ -62,6 +64,7 @@ class StackCore final : public Stack {
   const std::uint32_t generation_;
   std::shared_ptr<const Network> network_;
   Address own_;  // as of the start
+  std::vector<UsedInterface> interfaces_;
   std::string summary_;
   const ShmEndpoint* shm_ = nullptr;  // the engine's; null: none
   mutable std::mutex closing_;        // close() against what uses the engine from outside

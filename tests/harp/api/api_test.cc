@@ -102,6 +102,12 @@ TEST(EndpointsOfOneProcess, have_each_the_transport_that_they_ask_for) {
     const Endpoint shm = open_by("shm"), udp = open_by("udp"), again = open_by("shm");
     EXPECT_EQ(shm.transport(), "shm");
     EXPECT_EQ(udp.transport().find("shm"), std::string::npos) << udp.transport();
+    EXPECT_TRUE(shm.interfaces().empty());
+    std::string named;
+    for (const harp::Interface& each : udp.interfaces()) {
+      named += (named.empty() ? "" : ", ") + each.name;
+    }
+    EXPECT_EQ(udp.transport(), "udp(" + named + ")");
     EXPECT_NE(shm.address(), udp.address());
     EXPECT_EQ(shm.address(), again.address()) << "one engine serves both";
   });
