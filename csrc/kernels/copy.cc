@@ -4,6 +4,7 @@
 // Measured on both cores of a server at once, from the last-level cache: 10 GB/s each without, 15
 // with.
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <cstring>
 
@@ -95,6 +96,67 @@ void reduce(ReduceFn function, void* out, const void* a, const void* b, std::siz
   } else {
     ahead(bytes, work, Read{a}, Read{b}, Write{out});
   }
+}
+
+namespace {
+
+#if defined(__SSE2__)
+
+// x86 shows stores in their order, as far as the compiler leaves them in it.
+void store_in_order(std::byte* out, const std::byte* in, std::size_t bytes) {
+  const auto word_at = [](auto* memory) { return reinterpret_cast<const __m128i*>(memory); };
+  const auto store = [](std::byte* to, __m128i value) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to), value);
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+  };
+  std::size_t at = 0;
+  for (; at + kLine <= bytes; at += kLine) {
+    const __m128i* source = word_at(in + at);
+    const __m128i a = _mm_loadu_si128(source), b = _mm_loadu_si128(source + 1);
+    const __m128i c = _mm_loadu_si128(source + 2), d = _mm_loadu_si128(source + 3);
+    store(out + at, a);
+    store(out + at + 16, b);
+    store(out + at + 32, c);
+    store(out + at + 48, d);
+  }
+  for (; at + 16 <= bytes; at += 16) store(out + at, _mm_loadu_si128(word_at(in + at)));
+  if (at + 8 <= bytes) {
+    _mm_storel_epi64(reinterpret_cast<__m128i*>(out + at), _mm_loadl_epi64(word_at(in + at)));
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+    at += 8;
+  }
+  if (at < bytes) std::memcpy(out + at, in + at, bytes - at);
+}
+
+#else
+
+void store_in_order(std::byte* out, const std::byte* in, std::size_t bytes) {
+  const std::size_t head = std::min(bytes, -reinterpret_cast<std::uintptr_t>(out) % 8);
+  if (head > 0) std::memcpy(out, in, head);
+  std::size_t at = head;
+  for (; at + 8 <= bytes; at += 8) {
+    std::uint64_t word;
+    std::memcpy(&word, in + at, sizeof word);
+    __atomic_store_n(reinterpret_cast<std::uint64_t*>(out + at), word, __ATOMIC_RELEASE);
+  }
+  std::atomic_thread_fence(std::memory_order_release);
+  if (at < bytes) std::memcpy(out + at, in + at, bytes - at);
+}
+
+#endif
+
+}  // namespace
+
+void copy_in_order(void* to, const void* from, std::size_t bytes) {
+  auto* out = static_cast<std::byte*>(to);
+  const auto* in = static_cast<const std::byte*>(from);
+  if (bytes < kLong) {
+    own_lines_of_next(Write{out}, bytes);
+    return store_in_order(out, in, bytes);
+  }
+  ahead(
+      bytes, [&](std::size_t at, std::size_t part) { store_in_order(out + at, in + at, part); },
+      Read{in}, Write{out});
 }
 
 #if defined(__SSE2__)

@@ -77,6 +77,9 @@ void accumulate_bf16_into_f32(float* acc, const std::uint16_t* in, std::size_t c
 void copy(void* to, const void* from, std::size_t bytes);
 // The same for a destination that is not read soon: bypasses the caches and does not load it first.
 void copy_cold(void* to, const void* from, std::size_t bytes);
+// The same for a destination that somebody reads meanwhile: each aligned word of 8 bytes appears
+// whole, and no byte before those at lower addresses. (`to` and `from` are any.)
+void copy_in_order(void* to, const void* from, std::size_t bytes);
 
 // CRC32C (Castagnoli), chainable: crc32c(crc32c(0, a), b) == crc32c(0, a ++ b).
 std::uint32_t crc32c(std::uint32_t crc, const void* data, std::size_t bytes);

@@ -1,7 +1,10 @@
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <cstddef>
+#include <cstring>
 #include <vector>
 
 #include "kernels/kernels.h"
@@ -30,7 +33,60 @@ TEST_P(Copies, MoveEveryByteAndNoOtherWhateverTheAlignment) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Ahead, Copies, ::testing::Values(copy, copy_cold));
+INSTANTIATE_TEST_SUITE_P(Ahead, Copies, ::testing::Values(copy, copy_cold, copy_in_order));
+
+// A destination whose second page cannot be written: the fault interrupts a copy there, which is
+// then seen as it stands, and goes on.
+struct Interrupted {
+  static constexpr std::size_t kPage = 4096, kPages = 16;
+  std::byte* const pages = static_cast<std::byte*>(
+      mmap(nullptr, kPages* kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  std::byte* const fault = pages + kPage;
+  const std::byte* to = nullptr;
+  const std::byte* from = nullptr;
+  bool faulted = false, in_order = false;
+
+  ~Interrupted() { munmap(pages, kPages * kPage); }
+  void watch(const std::byte* out, const std::byte* in) {
+    to = out;
+    from = in;
+    faulted = in_order = false;
+    std::memset(pages, 0, kPages * kPage);
+    mprotect(fault, kPage, PROT_NONE);
+  }
+  void look() {
+    faulted = true;
+    mprotect(fault, kPage, PROT_READ | PROT_WRITE);
+    in_order = std::memcmp(to, from, static_cast<std::size_t>(fault - to)) == 0;
+    for (const std::byte* at = fault; at < pages + kPages * kPage; ++at) {
+      in_order &= *at == std::byte{0};
+    }
+  }
+};
+Interrupted* interrupted = nullptr;
+
+TEST(CopyInOrder, WritesNothingBeforeWhatLiesBelow) {
+  Interrupted copy_of;
+  interrupted = &copy_of;
+  struct sigaction look {
+  }, before{};
+  look.sa_handler = [](int) { interrupted->look(); };
+  ASSERT_EQ(sigaction(SIGSEGV, &look, &before), 0);
+  for (const std::size_t bytes : {128, 1440, 4000, 20'000}) {
+    for (const std::size_t below : {16, 64, 112, 1008, 4096}) {
+      if (below >= bytes) continue;
+      std::vector<std::byte> source(bytes);
+      for (std::size_t i = 0; i < bytes; ++i) source[i] = std::byte(i % 251 + 1);
+      std::byte* const to = copy_of.fault - below;
+      copy_of.watch(to, source.data());
+      copy_in_order(to, source.data(), bytes);
+      EXPECT_TRUE(copy_of.faulted);
+      EXPECT_TRUE(copy_of.in_order) << bytes << " bytes, " << below << " below the page";
+      EXPECT_EQ(std::memcmp(to, source.data(), bytes), 0);
+    }
+  }
+  sigaction(SIGSEGV, &before, nullptr);
+}
 
 TEST(ReduceAhead, EqualsThePlainReductionWhereverTheResultGoes) {
   for (const std::size_t count : {0, 1, 511, 2047, 2048, 2049, 50'001}) {
