@@ -167,6 +167,14 @@ class HARP_API Dialer {
   std::unique_ptr<State> state_;
 };
 
+// When the memory of a receive is read.
+enum class Read : std::uint8_t {
+  kWhenDone,  // once the transfer is done
+  // While the message comes, too, by a GPU for example: aligned words of 8 bytes appear whole, and
+  // of each line (128 bytes, counted from the message's beginning) the last word appears last.
+  kMeanwhile,
+};
+
 // A network interface that messages leave by.
 struct Interface {
   std::string name;
@@ -209,8 +217,9 @@ class HARP_API Endpoint {
 
   // At most kMostMessageBytes; none is a message, too.
   Transfer send(Peer to, std::uint32_t channel, const void* data, std::size_t bytes);
-  // Takes a message of up to `bytes`.
-  Transfer receive(Peer from, std::uint32_t channel, void* data, std::size_t bytes);
+  // Takes a message of up to `bytes`. Of what is read meanwhile, `data` is a multiple of 8.
+  Transfer receive(Peer from, std::uint32_t channel, void* data, std::size_t bytes,
+                   Read read = Read::kWhenDone);
 
   // For programs that look at done() in a loop of their own instead of waiting: carries transfers
   // on by one turn, on this thread; true if anything happened. While such calls follow each other

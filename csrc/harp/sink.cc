@@ -9,6 +9,10 @@ void consume_place(const Sink& sink, std::size_t offset, const void* data, std::
   kernels::copy(sink.destination + offset, data, bytes);
 }
 
+void consume_by_line(const Sink& sink, std::size_t offset, const void* data, std::size_t bytes) {
+  kernels::copy_in_order(sink.destination + offset, data, bytes);
+}
+
 void consume_reduce(const Sink& sink, std::size_t offset, const void* data, std::size_t bytes) {
   kernels::reduce(sink.reduce, sink.destination + offset, sink.operand + offset, data,
                   bytes / sink.element_bytes, sink.element_bytes);
@@ -23,6 +27,14 @@ Sink Sink::place(void* destination) {
   sink.consume = consume_place;
   sink.destination = static_cast<std::byte*>(destination);
   sink.contiguous = true;
+  return sink;
+}
+
+Sink Sink::place_by_line(void* destination) {
+  Sink sink;
+  sink.consume = consume_by_line;
+  sink.destination = static_cast<std::byte*>(destination);
+  sink.by_line = true;
   return sink;
 }
 

@@ -43,6 +43,9 @@ struct SlotId {
   bool operator==(const SlotId&) const = default;
 };
 
+// A message's bytes from a multiple of this to the next.
+inline constexpr std::size_t kLineBytes = 128;
+
 // Where the bytes of a receive go, straight from the packet buffer. `offset` and `bytes` are
 // multiples of 16, except at the message's end; every byte of a message is consumed exactly once.
 struct Sink {
@@ -57,8 +60,14 @@ struct Sink {
   // True when consume() is a plain copy to destination + offset: a driver that can write there
   // directly may do so instead of calling consume().
   bool contiguous = false;
+  // True when somebody reads the destination while the message comes, and takes a line's last word
+  // of 8 bytes for the sign that all of the line is there: that word is consumed after the rest, if
+  // need be in a call of its own.
+  bool by_line = false;
 
   static Sink place(void* destination);
+  // The same by line; words of 8 bytes, if the destination is a multiple of 8, appear whole.
+  static Sink place_by_line(void* destination);
   static Sink reduce_into(void* destination, const void* operand,
                           void (*reduce)(void*, const void*, const void*, std::size_t),
                           std::uint32_t element_bytes);

@@ -141,7 +141,8 @@ std::string Endpoint::transport() const { return state_->stack->transport_summar
 
 std::vector<Interface> Endpoint::interfaces() const {
   std::vector<Interface> interfaces;
-  for (const auto& each : state_->stack->interfaces()) interfaces.push_back({each.name, each.mbits});
+  for (const auto& each : state_->stack->interfaces())
+    interfaces.push_back({each.name, each.mbits});
   return interfaces;
 }
 
@@ -182,12 +183,19 @@ Transfer Endpoint::send(Peer to, std::uint32_t channel, const void* data, std::s
   return Transfer(std::move(made));
 }
 
-Transfer Endpoint::receive(Peer from, std::uint32_t channel, void* data, std::size_t bytes) {
+Transfer Endpoint::receive(Peer from, std::uint32_t channel, void* data, std::size_t bytes,
+                           Read read) {
   if (auto refused = state_->refuse(bytes)) return Transfer(std::move(refused));
+  const bool meanwhile = read == Read::kMeanwhile;
+  if (meanwhile && reinterpret_cast<std::uintptr_t>(data) % alignof(std::uint64_t) != 0) {
+    return Transfer(std::make_unique<Transfer::State>(taco::invalid(
+        "memory that is read while a message comes must begin at a multiple of 8 bytes")));
+  }
   auto made = std::make_unique<Transfer::State>();
   made->peer = from.id;
   made->receive.key = state_->next_key(from, channel, false);
-  made->receive.sink = taco::harp::Sink::place(data);
+  made->receive.sink =
+      meanwhile ? taco::harp::Sink::place_by_line(data) : taco::harp::Sink::place(data);
   made->receive.max_bytes = bytes;
   made->memory = registered_memory().covering(data, bytes);
   made->start(state_->stack, state_->transfers);

@@ -2,8 +2,18 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstring>
 
 namespace taco::harp {
+namespace {
+
+constexpr std::size_t kWordBytes = sizeof(std::uint64_t);
+
+constexpr std::size_t end_of_line(std::size_t offset) {
+  return offset / kLineBytes * kLineBytes + kLineBytes;
+}
+
+}  // namespace
 
 void BulkSend::start(SendRequest& send, SlotId to, std::size_t bytes_of_segment, std::uint32_t use,
                      std::size_t tag) {
@@ -134,6 +144,51 @@ void BulkSend::lose(std::uint32_t first, std::uint64_t mask, bool whole) {
     }
     mask = start + count >= 64 ? 0 : mask & (~std::uint64_t{0} << (start + count));
   }
+}
+
+void RecvState::begin(std::uint64_t bytes, std::uint32_t bytes_of_segment) {
+  message_bytes = bytes;
+  segment_bytes = bytes_of_segment;
+  segments =
+      bytes == 0 ? 1 : static_cast<std::uint32_t>((bytes + segment_bytes - 1) / segment_bytes);
+  bits.reset(segments);
+  if (request->sink.by_line && segment_bytes % kLineBytes != 0) held.resize(segments);
+}
+
+void RecvState::end() {
+  request = nullptr;
+  if (held.capacity() > kKeptHeld) std::vector<std::uint64_t>().swap(held);
+}
+
+bool RecvState::ends_line_of_earlier(std::uint32_t segment) const {
+  const std::size_t begin = begin_of(segment), end = end_of_line(begin);
+  return begin % kLineBytes != 0 && begin < end - kWordBytes && end <= end_of(segment);
+}
+
+// Segments come in any order, and end where datagrams do, within lines. A segment that ends a line
+// is consumed without that line's last word as long as the beginning of the line is missing; what
+// brings that brings the word.
+void RecvState::consume(std::uint32_t segment, std::span<const std::byte> body) {
+  const Sink& sink = request->sink;
+  const bool by_line = sink.by_line;
+  if (by_line && ends_line_of_earlier(segment) && !bits.test(segment - 1)) {
+    consume_but_word(segment, body);
+  } else if (!body.empty()) {
+    sink.consume(sink, begin_of(segment), body.data(), body.size());
+  }
+  const std::uint32_t next = segment + 1;
+  if (by_line && next < segments && bits.test(next) && ends_line_of_earlier(next)) {
+    sink.consume(sink, end_of_line(begin_of(next)) - kWordBytes, &held[next], kWordBytes);
+  }
+}
+
+void RecvState::consume_but_word(std::uint32_t segment, std::span<const std::byte> body) {
+  const Sink& sink = request->sink;
+  const std::size_t begin = begin_of(segment), end = end_of_line(begin);
+  const auto before = body.first(end - kWordBytes - begin), after = body.subspan(end - begin);
+  std::memcpy(&held[segment], before.data() + before.size(), kWordBytes);
+  sink.consume(sink, begin, before.data(), before.size());
+  if (!after.empty()) sink.consume(sink, end, after.data(), after.size());
 }
 
 }  // namespace taco::harp

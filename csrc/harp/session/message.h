@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "base/list.h"
@@ -120,6 +121,31 @@ struct RecvState {
   std::uint64_t message_bytes = 0;
   bool offered = false;  // its packets say so
   SegmentBitmap bits;
+  // By segment, of those that end a line which an earlier one begins that has not come: the line's
+  // last word. For receives by line alone.
+  std::vector<std::uint64_t> held;
+
+  // Before the first: segments of so many bytes each make up the message.
+  void begin(std::uint64_t bytes, std::uint32_t bytes_of_segment);
+  // A segment that has come for the first time.
+  void consume(std::uint32_t segment, std::span<const std::byte> body);
+  // The request is done.
+  void end();
+  std::size_t memory_bytes() const {
+    return sizeof *this + bits.heap_bytes() + held.capacity() * sizeof held[0];
+  }
+
+ private:
+  static constexpr std::size_t kKeptHeld = 4096;
+
+  std::size_t begin_of(std::uint32_t segment) const {
+    return static_cast<std::size_t>(segment) * segment_bytes;
+  }
+  std::size_t end_of(std::uint32_t segment) const {
+    return std::min<std::size_t>(begin_of(segment) + segment_bytes, message_bytes);
+  }
+  bool ends_line_of_earlier(std::uint32_t segment) const;
+  void consume_but_word(std::uint32_t segment, std::span<const std::byte> body);
 };
 
 // Objects that come and go; keeps a bounded number of free ones.

@@ -190,7 +190,7 @@ void Session::forget(SlotId slot) {
 void Session::drop_receive(RecvState& state) {
   if (!reassembly_.empty()) reassembly_.forget(wire::slot_number(state.slot));
   receives_[state.slot.index] = nullptr;
-  state.request = nullptr;
+  state.end();
   host_.receives_.give(&state);
   TACO_ASSERT(open_receives_ > 0);
   if (--open_receives_ == 0) credit_.set_active(false);
@@ -348,7 +348,7 @@ std::size_t Session::memory_bytes() const {
     if (send != nullptr) bytes += sizeof(BulkSend) + send->acked_bits.heap_bytes();
   }
   for (const RecvState* state : receives_) {
-    if (state != nullptr) bytes += sizeof(RecvState) + state->bits.heap_bytes();
+    if (state != nullptr) bytes += state->memory_bytes();
   }
   return bytes;
 }

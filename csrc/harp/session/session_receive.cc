@@ -143,20 +143,11 @@ bool Session::begin_message(RecvState& state, const wire::Packet& packet) {
   }
   const std::size_t bytes = packet.body.size();
   const bool last = (packet.flags & wire::kLastSegment) != 0;
-  state.message_bytes = packet.message_bytes;
   state.offered = (packet.flags & wire::kOffered) != 0;
-  if (last && packet.segment > 0) {
-    state.segment_bytes =
-        static_cast<std::uint32_t>((packet.message_bytes - bytes) / packet.segment);
-  } else {
-    state.segment_bytes = static_cast<std::uint32_t>(std::max<std::size_t>(bytes, 1));
-  }
-  state.segments =
-      packet.message_bytes == 0
-          ? 1
-          : static_cast<std::uint32_t>((packet.message_bytes + state.segment_bytes - 1) /
-                                       state.segment_bytes);
-  state.bits.reset(state.segments);
+  const std::size_t segment = last && packet.segment > 0
+                                  ? (packet.message_bytes - bytes) / packet.segment
+                                  : std::max<std::size_t>(bytes, 1);
+  state.begin(packet.message_bytes, static_cast<std::uint32_t>(segment));
   return true;
 }
 
@@ -187,8 +178,7 @@ bool Session::place(RecvState& state, const wire::Packet& packet) {
     ++counters.duplicates;
     return false;
   }
-  const Sink& sink = state.request->sink;
-  if (!packet.body.empty()) sink.consume(sink, offset, packet.body.data(), packet.body.size());
+  state.consume(packet.segment, packet.body);
   if (!reassembly_.empty()) reassembly_.forget(packet.slot, packet.segment);
   return ++state.received == state.segments;
 }

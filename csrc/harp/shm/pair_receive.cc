@@ -145,7 +145,8 @@ std::size_t PairLink::pull_step(Incoming& incoming, bool* over) {
     *over = false;
     return 0;
   }
-  if (got >= 0 && static_cast<std::size_t>(got) < wanted) got &= ~std::ptrdiff_t{15};
+  constexpr auto kLine = static_cast<std::ptrdiff_t>(kLineBytes);
+  if (got >= 0 && static_cast<std::size_t>(got) < wanted) got -= got % kLine;
   if (got <= 0) {
     // No such process: it is ending, its memory went first. Harmless to ask it for the rest. And
     // EFAULT is said of this memory alone: a device's, or one kept from the kernel itself.

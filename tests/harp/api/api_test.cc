@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstring>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -197,6 +198,45 @@ TEST_P(Endpoints, keep_registered_memory_until_their_transfers_are_done) {
     EXPECT_TRUE(registered.value().end().ok());
   });
 }
+
+// A thread of the receiver's reads lines of 128 bytes while they come: the last word of one tells
+// it that all of it is there. (That is a race, and meant to be: not for a sanitizer of threads.)
+#if !defined(__SANITIZE_THREAD__)
+TEST_P(Endpoints, write_what_is_read_meanwhile_line_by_line) {
+  between_two(GetParam(), [](Fellowship&, Endpoint& endpoint, harp::Peer peer) {
+    constexpr std::size_t kLine = 16, kLines = 5'000, kRounds = 20;
+    const auto value = [](std::size_t round, std::size_t word) {
+      return word * kRounds + round + 1;
+    };
+    const taco::Time limit = taco::monotonic_now() + 30 * kSecond;
+    std::vector<std::uint64_t> out(kLine * kLines), in(kLine * kLines);
+    for (std::size_t round = 0; round < kRounds; ++round) {
+      for (std::size_t i = 0; i < out.size(); ++i) out[i] = value(round, i);
+      auto incoming =
+          endpoint.receive(peer, 1, in.data(), in.size() * sizeof in[0], harp::Read::kMeanwhile);
+      auto sent = endpoint.send(peer, 1, out.data(), out.size() * sizeof out[0]);
+      std::thread reader([&] {
+        for (std::size_t at = 0; at < in.size(); at += kLine) {
+          const std::size_t last = at + kLine - 1;
+          while (__atomic_load_n(&in[last], __ATOMIC_ACQUIRE) != value(round, last)) {
+            ASSERT_LT(taco::monotonic_now(), limit) << last;
+            std::this_thread::yield();
+          }
+          for (std::size_t i = at; i < last; ++i) {
+            ASSERT_EQ(__atomic_load_n(&in[i], __ATOMIC_RELAXED), value(round, i)) << i;
+          }
+        }
+      });
+      EXPECT_TRUE(incoming.wait().ok() && sent.wait().ok());
+      reader.join();
+    }
+    const std::size_t bytes = sizeof in[0];
+    auto* const odd = reinterpret_cast<char*>(in.data()) + 4;
+    const auto refused = endpoint.receive(peer, 1, odd, bytes, harp::Read::kMeanwhile).wait();
+    EXPECT_EQ(refused.status().code(), Code::kInvalidArgument);
+  });
+}
+#endif
 
 // Both look and never wait; and one that stops to look gets what has come all the same.
 TEST_P(Endpoints, carry_messages_to_those_that_poll) {
