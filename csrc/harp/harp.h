@@ -44,11 +44,17 @@ inline constexpr std::size_t kMostMessageBytes = std::size_t{1} << 30;
 inline constexpr std::uint32_t kFirstGivenChannel = std::uint32_t{1} << 31;
 
 struct EndpointOptions {
-  // Endpoints that agree in the first two share an engine.
+  // Endpoints that agree in the first two and in `engine` share an engine.
   std::string transport;  // auto, shm or udp; empty: as TACO_TRANSPORT says
   std::string driver;     // empty: as TACO_HARP_DRIVER says
   std::string towards;  // a host of the others', whose route decides on the interface; may be empty
+  // One of the process's engines(), from 0. They share nothing, so that transfers of several go on
+  // by as many cores at once. Which one the other side's Endpoint has does not matter.
+  int engine = 0;
 };
+
+// How many a process has: as TACO_HARP_ENGINES says. kInvalidArgument: it is no such number.
+HARP_API Result<int> engines();
 
 // Another process, as one Endpoint knows it.
 struct Peer {

@@ -51,6 +51,11 @@ Result<StackOptions> stack_options(const EndpointOptions& options) {
   auto made = StackOptions::from_env();
   if (!made.ok()) return made;
   made->master = options.towards;
+  if (options.engine < 0 || options.engine >= made->engines) {
+    return taco::invalid("EndpointOptions::engine is " + std::to_string(options.engine) +
+                         ": this process has " + std::to_string(made->engines) +
+                         " (TACO_HARP_ENGINES), counted from 0");
+  }
   if (!options.driver.empty()) {
     const Status known = taco::harp::network_named(options.driver).status();
     if (!known.ok()) return known;
@@ -71,6 +76,12 @@ Result<StackOptions> stack_options(const EndpointOptions& options) {
 }
 
 }  // namespace
+
+Result<int> engines() {
+  auto options = StackOptions::from_env();
+  if (!options.ok()) return options.status();
+  return options->engines;
+}
 
 void Endpoint::State::close() {
   if (!is_open.exchange(false)) return;
@@ -131,7 +142,7 @@ Endpoint::~Endpoint() = default;
 Result<Endpoint> Endpoint::open(const EndpointOptions& options) {
   const auto asked = stack_options(options);
   if (!asked.ok()) return asked.status();
-  auto held = taco::harp::hold_stack(asked.value(), kUser);
+  auto held = taco::harp::hold_stack(asked.value(), kUser, options.engine);
   if (!held.ok()) return held.status();
   return Endpoint(std::make_unique<State>(std::move(held->stack)));
 }

@@ -264,6 +264,37 @@ TEST_P(Endpoints, carry_messages_to_those_that_poll) {
   });
 }
 
+TEST_P(Endpoints, go_by_each_engine_of_their_process) {
+  const auto statuses = run_processes({2, 60 * kSecond, {}}, [&](Fellowship& fellowship) {
+    setenv("TACO_HARP_ENGINES", "2", 1);
+    EXPECT_EQ(harp::engines().value(), 2);
+    std::vector<Endpoint> endpoints;
+    std::vector<harp::Peer> peers;
+    for (int engine : {0, 1}) {
+      auto opened = Endpoint::open({.transport = GetParam(), .engine = engine});
+      ASSERT_TRUE(opened.ok()) << opened.status().message();
+      endpoints.push_back(std::move(opened).value());
+      peers.push_back(meet(fellowship, endpoints.back()));
+    }
+    EXPECT_NE(endpoints[0].address(), endpoints[1].address());
+    const auto out = text(300'000, static_cast<int>(fellowship.rank()));
+    std::vector<std::vector<char>> in(2, std::vector<char>(out.size()));
+    std::vector<harp::Transfer> transfers;
+    for (std::size_t i : {0, 1}) {
+      transfers.push_back(endpoints[i].send(peers[i], kChannel, out.data(), out.size()));
+      transfers.push_back(endpoints[i].receive(peers[i], kChannel, in[i].data(), in[i].size()));
+    }
+    for (harp::Transfer& transfer : transfers) EXPECT_TRUE(transfer.wait().ok());
+    for (const auto& one : in)
+      EXPECT_EQ(one, text(out.size(), 1 - static_cast<int>(fellowship.rank())));
+    const auto beyond = Endpoint::open({.transport = GetParam(), .engine = 2});
+    EXPECT_EQ(beyond.status().code(), Code::kInvalidArgument);
+    EXPECT_NE(beyond.status().message().find("EndpointOptions::engine is 2"), std::string::npos);
+    fellowship.barrier();
+  });
+  EXPECT_EQ(statuses, (std::vector<int>{0, 0}));
+}
+
 INSTANTIATE_TEST_SUITE_P(Transports, Endpoints, ::testing::Values("shm", "udp"),
                          [](const auto& instance) { return std::string(instance.param); });
 
