@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import functools
 import json
 import os
+import socket
+import struct
 import subprocess
 import sys
+import threading
+import types
 from pathlib import Path
 
 import pytest
@@ -141,3 +146,57 @@ def test_a_profile_tells_functions_of_the_kernel_from_those_of_libraries(
         ("7.80", "[kernel.kallsyms]", "k", "finish_task_switch.isra.0"),
         ("2.20", "_C.so", ".", "taco::harp::Session::on_packet(std::span<std::byte>, int)"),
     ]
+
+
+def exchange_with_itself(kind: str, size: int) -> list[bytes]:
+    """What each of two ranks has of its peer's and its own bytes, by the names of the calls."""
+    import nccl_pair
+
+    data = [nccl_pair.made(7, size, rank) for rank in range(2)]
+    found = [nccl_pair.expected(kind, rank, data) for rank in range(2)]
+    return [b"" if each is None else each.tobytes() for each in found]
+
+
+def test_the_data_that_nccls_calls_are_checked_for() -> None:
+    import nccl_pair
+
+    first, second = (nccl_pair.made(7, 16, rank).tobytes() for rank in range(2))
+    assert exchange_with_itself("send", 16) == [b"", first]
+    assert exchange_with_itself("exchange", 16) == [second, first]
+    assert exchange_with_itself("all_gather", 16) == [first[:8] + second[:8]] * 2
+    assert exchange_with_itself("all_to_all", 16) == [
+        first[:8] + second[:8],
+        first[8:] + second[8:],
+    ]
+    numbers = [struct.unpack("<4i", each) for each in (first, second)]
+    sums = [(a + b + (1 << 31)) % (1 << 32) - (1 << 31) for a, b in zip(*numbers, strict=True)]
+    assert exchange_with_itself("all_reduce", 16) == [struct.pack("<4i", *sums)] * 2
+    assert exchange_with_itself("reduce_scatter", 16) == [
+        struct.pack("<2i", *sums[:2]),
+        struct.pack("<2i", *sums[2:]),
+    ]
+
+
+def test_ranks_of_nccl_in_two_processes_go_in_step_and_share_rank_0s_value() -> None:
+    import nccl_pair
+
+    ends = socket.socketpair()
+    ranks = [types.SimpleNamespace(number=number) for number in range(2)]
+    meetings = [nccl_pair.Processes(end.detach()) for end in ends]
+    steps: list[int] = []
+
+    def go(number: int) -> object:
+        for step in range(50):
+            meetings[number].wait()
+            steps.append(step)
+            meetings[number].wait()
+        return meetings[number].share(ranks[number], {"of": number})
+
+    with concurrent.futures.ThreadPoolExecutor(2) as threads:
+        shared = list(threads.map(go, range(2)))
+    assert steps == sorted(steps)
+    assert shared == [{"of": 0}] * 2
+    meetings[0].abort()
+    with pytest.raises((threading.BrokenBarrierError, OSError)):
+        meetings[1].wait()
+    meetings[1].abort()
