@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# test_cuda.sh: tries taco in programs that compute on a GPU; builds the kernels for GPUs, compares
-# them with the host's on the first GPU, takes their times, and runs small sizes under
-# compute-sanitizer where it is installed. Says why, and succeeds, where there is no nvcc or no GPU.
+# test_cuda.sh: tries taco in programs that compute on a GPU, and NCCL over its plugin; builds the
+# kernels for GPUs, compares them with the host's on the first GPU, takes their times, and runs
+# small sizes under compute-sanitizer where it is installed. Says why, and succeeds, where there is
+# no nvcc or no GPU.
 # CUDA_ARCHITECTURES="75-real 120": builds for these; SANITIZER_SECONDS=60: the longest that each of
 # its four tools may take; PYTHON=python3: one that has taco_torch and a torch for GPUs, if .venv
 # has not.
