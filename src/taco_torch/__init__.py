@@ -19,6 +19,7 @@ from _taco_torch_autoload import autoload
 if TYPE_CHECKING:
     from taco_torch import _C as _C
     from taco_torch import lightcc as lightcc
+    from taco_torch import nccl as nccl
     from taco_torch import zerocache as zerocache
     from taco_torch._check import __version__
     from taco_torch.backend import Options, ProcessGroupTaco
@@ -56,6 +57,7 @@ __all__ = [
     "flight_recorder",
     "lightcc",
     "monitored_barrier",
+    "nccl",
     "stats",
     "timeline",
     "zerocache",
@@ -75,7 +77,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("lightcc", "zerocache"):  # packages of their own
+    if name in ("lightcc", "nccl", "zerocache"):  # modules of their own
         return import_module(f"{__name__}.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
