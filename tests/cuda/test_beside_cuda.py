@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -145,6 +146,79 @@ def both_devices(port: int) -> tuple[float, float]:
 def test_a_group_has_taco_for_the_host_and_nccl_for_the_gpu() -> None:
     with Ranks(1, {"TACO_LOG": "warning"}) as alone:
         assert alone.run(both_devices, alone.port) == [(4.0, 4.0)]
+
+
+def join_both(port: int) -> None:
+    gpu = torch.device("cuda", int(os.environ["RANK"]) % torch.cuda.device_count())
+    torch.cuda.set_device(gpu)
+    store = connect(port, WORLD)
+    rank = int(os.environ["RANK"])
+    dist.init_process_group(
+        "cpu:taco,cuda:nccl", store=store, rank=rank, world_size=WORLD, device_id=gpu
+    )
+
+
+def totals(group: dist.ProcessGroup | None = None) -> list[float]:
+    """Of ones, on the host and on the GPU."""
+    tensors = [torch.ones(1000), torch.ones(1000, device="cuda")]
+    for tensor in tensors:
+        dist.all_reduce(tensor, group=group)
+    return [tensor[0].item() for tensor in tensors]
+
+
+def use_groups_of_both() -> dict[str, list[float]]:
+    rank = dist.get_rank()
+    made = dist.new_group(list(range(WORLD)))
+    split = dist.split_group(split_ranks=[list(range(WORLD))])
+    alone = dist.split_group(split_ranks=[[other] for other in range(WORLD)])
+    host = dist.new_group(list(range(WORLD)), backend="taco")
+    on_host = torch.full((4,), float(rank))
+    dist.all_reduce(on_host, group=host)
+    return {
+        "all": totals(),
+        "new_group": totals(made),
+        "split_group": totals(split),
+        "alone": totals(alone),
+        "taco": [on_host[0].item()],
+    }
+
+
+def train_over_both() -> tuple[float, bool]:
+    torch.manual_seed(0)
+    model = DistributedDataParallel(nn.Linear(64, 1).cuda())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    generator = torch.Generator().manual_seed(dist.get_rank())
+    losses = []
+    for _ in range(40):
+        inputs = torch.randn(32, 64, generator=generator).cuda()
+        loss = (model(inputs) - inputs.sum(1, keepdim=True)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    weights = model.module.weight.detach().cpu()
+    others = [torch.empty_like(weights) for _ in range(WORLD)]
+    dist.all_gather(others, weights)
+    return losses[-1] / losses[0], torch.equal(others[0], others[1])
+
+
+@pytest.mark.skipif(
+    tuple(map(int, torch.__version__.split(".")[:2])) < (2, 15),
+    reason="torch gives each backend of a group its own options from 2.15 on",
+)
+def test_two_ranks_make_groups_of_both_and_train() -> None:
+    """On one GPU if need be: NCCL takes the ranks for two hosts'."""
+    own = [{"RANK": str(rank), "NCCL_HOSTID": f"host{rank}"} for rank in range(WORLD)]
+    sockets = {"NCCL_NET": "Socket", "NCCL_NET_PLUGIN": "none", "NCCL_SOCKET_IFNAME": "lo"}
+    with Ranks(WORLD, {"TACO_LOG": "warning", **sockets}, own) as ranks:
+        ranks.run(join_both, ranks.port)
+        for found in ranks.run(use_groups_of_both):
+            assert found.pop("alone") == [1.0, 1.0]
+            assert found.pop("taco") == [1.0]
+            assert all(sums == [WORLD, WORLD] for sums in found.values()), found
+        for left, same in ranks.run(train_over_both):
+            assert left < 0.5
+            assert same
 
 
 def test_a_cache_names_a_parameter_on_the_gpu() -> None:
