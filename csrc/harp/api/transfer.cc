@@ -14,7 +14,7 @@ void Transfer::State::start(std::shared_ptr<taco::harp::Stack> by,
                             std::shared_ptr<OpenTransfers> among) {
   stack = std::move(by);
   open = std::move(among);
-  open->add(this);
+  open->add(*this);
   send.context = receive.context = this;
   send.on_done = [](SendRequest& request, const Status& why) {
     static_cast<State*>(request.context)->finish(why);
@@ -36,7 +36,7 @@ void Transfer::State::run_st(Transport& transport) {
 // Once the event is set, whoever waits for it may end this object.
 void Transfer::State::finish(const Status& why) {
   taco::harp::Engine& engine = stack->engine();
-  open->remove(this);
+  open->remove(*this);
   status = why;
   memory.reset();
   finished.set();

@@ -4,9 +4,9 @@
 
 #include <memory>
 #include <mutex>
-#include <set>
 #include <vector>
 
+#include "base/list.h"
 #include "harp/api/registered_memory.h"
 #include "harp/engine/stack.h"
 #include "harp/harp.h"
@@ -18,27 +18,31 @@ class OpenTransfer : public taco::harp::Task {
  public:
   // On the engine. Nothing where it is done.
   virtual void cancel_st(taco::harp::Transport& transport, const Status& why) = 0;
+
+  taco::Links<OpenTransfer> links;  // OpenTransfers' own
 };
 
 // Those of one Endpoint that are under way. The engine takes out what is done.
 class OpenTransfers {
  public:
-  void add(OpenTransfer* transfer) {
+  void add(OpenTransfer& transfer) {
     std::lock_guard lock(mutex_);
-    all_.insert(transfer);
+    all_.push_back(transfer);
   }
-  void remove(OpenTransfer* transfer) {
+  void remove(OpenTransfer& transfer) {
     std::lock_guard lock(mutex_);
     all_.erase(transfer);
   }
-  std::vector<OpenTransfer*> list() const {
+  std::vector<OpenTransfer*> list() {
     std::lock_guard lock(mutex_);
-    return {all_.begin(), all_.end()};
+    std::vector<OpenTransfer*> listed;
+    for (OpenTransfer& each : all_) listed.push_back(&each);
+    return listed;
   }
 
  private:
-  mutable std::mutex mutex_;
-  std::set<OpenTransfer*> all_;
+  std::mutex mutex_;
+  taco::List<OpenTransfer, &OpenTransfer::links> all_;
 };
 
 struct Transfer::State final : OpenTransfer {

@@ -179,8 +179,8 @@ void Duty::stay_away() {
   thread_state_.exchange(kAwake);
 }
 
-Time Duty::renew_lease() {
-  const Time until = monotonic_now() + lease_.load(std::memory_order_relaxed);
+Time Duty::renew_lease(Time now) {
+  const Time until = now + lease_.load(std::memory_order_relaxed);
   leased_until_.store(until, std::memory_order_seq_cst);
   return until;
 }
@@ -193,11 +193,11 @@ bool Duty::poll() {
   if (token_.try_acquire()) {
     driven_.cancel_sleep_st();
     worked = driven_.turn_st(Driven::Who::kCaller);
-    driven_.leave_until_st(renew_lease());
+    driven_.leave_until_st(renew_lease(driven_.now_st()));
     token_.release();
     if (is_wanted()) wake_one_waiter();
   } else {
-    renew_lease();
+    renew_lease(monotonic_now());
     if (!driven_.queue_empty()) wake_driver();
   }
   const std::uint32_t state = thread_state_.load(std::memory_order_seq_cst);

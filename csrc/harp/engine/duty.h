@@ -124,7 +124,7 @@ class alignas(kCacheLine) Duty {
   bool is_leased() const {
     return leased_until_.load(std::memory_order_seq_cst) != 0 && is_leased(monotonic_now());
   }
-  Time renew_lease();
+  Time renew_lease(Time now);
   bool worth_polling(Idle& idle, bool worked);
 
   void serve();
