@@ -15,7 +15,7 @@ namespace {
 
 std::atomic<LogLevel> current_level{LogLevel::kInfo};
 std::atomic<int> current_rank{-1};
-std::atomic<void (*)(std::string_view)> current_sink{nullptr};
+std::atomic<void (*)(LogLevel, std::string_view)> current_sink{nullptr};
 
 const char* name_of(LogLevel level) {
   switch (level) {
@@ -67,7 +67,7 @@ void append_formatted(std::string& line, const char* format, va_list arguments) 
 void set_log_level(LogLevel level) { current_level.store(level, std::memory_order_relaxed); }
 LogLevel log_level() { return current_level.load(std::memory_order_relaxed); }
 void set_log_rank(int rank) { current_rank.store(rank, std::memory_order_relaxed); }
-void set_log_sink(void (*sink)(std::string_view)) { current_sink.store(sink); }
+void set_log_sink(void (*sink)(LogLevel, std::string_view)) { current_sink.store(sink); }
 
 void log(LogLevel level, const char* component, const char* format, ...) {
   if (level < log_level() || level == LogLevel::kOff) return;
@@ -79,7 +79,7 @@ void log(LogLevel level, const char* component, const char* format, ...) {
   // A message of several lines would mix with other ranks' and break whoever reads by line.
   std::replace(line.begin(), line.end(), '\n', ' ');
   if (auto* sink = current_sink.load()) {
-    sink(line);
+    sink(level, line);
     return;
   }
   line.push_back('\n');

@@ -12,7 +12,8 @@ enum class LogLevel : unsigned char { kDebug, kInfo, kWarning, kError, kOff };
 void set_log_level(LogLevel level);
 LogLevel log_level();
 void set_log_rank(int rank);                             // -1: not known yet
-void set_log_sink(void (*sink)(std::string_view line));  // tests; null: stderr
+// Lines go there from now on; null: to stderr.
+void set_log_sink(void (*sink)(LogLevel level, std::string_view line));
 
 // printf-style; one write() a line, so lines of different ranks never mix. Not for the data path.
 void log(LogLevel level, const char* component, const char* format, ...)

@@ -170,7 +170,7 @@ TEST(Env, AnUnknownNameWarnsWithTheNearestKnownOne) {
 }
 
 std::string captured;  // lines that the log sink received
-void capture(std::string_view line) { captured += std::string(line) + "\n"; }
+void capture(LogLevel, std::string_view line) { captured += std::string(line) + "\n"; }
 
 TEST(Env, TheProcessEnvironmentIsRefusedUntilMendedAndThenKept) {
   setenv("TACO_PORT", "x", 1);

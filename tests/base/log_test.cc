@@ -12,12 +12,17 @@ namespace taco {
 namespace {
 
 std::vector<std::string> lines;
-void capture(std::string_view line) { lines.emplace_back(line); }
+std::vector<LogLevel> levels;  // of the lines
+void capture(LogLevel level, std::string_view line) {
+  levels.push_back(level);
+  lines.emplace_back(line);
+}
 
 class Log : public ::testing::Test {
  protected:
   Log() {
     lines.clear();
+    levels.clear();
     set_log_sink(capture);
     set_log_level(LogLevel::kInfo);
     set_log_rank(-1);
@@ -42,6 +47,7 @@ TEST_F(Log, ALineHasTimeLevelRankComponentAndText) {
 TEST_F(Log, AnUnknownRankIsADash) {
   TACO_LOG_ERROR("pg", "x");
   EXPECT_NE(lines.at(0).find(" ERROR rank - pg: x"), std::string::npos) << lines.at(0);
+  EXPECT_EQ(levels.at(0), LogLevel::kError);
 }
 
 TEST_F(Log, LinesBelowTheLevelAreNeitherWrittenNorFormatted) {

@@ -380,7 +380,7 @@ TEST(IoQueue, WhereIoUringIsRefusedThreadsServeAndTheLogSaysSo) {
   const std::vector<int> statuses = testing::run_processes({.count = 1}, [](testing::Fellowship&) {
     ASSERT_TRUE(testing::refuse_call(__NR_io_uring_setup));
     set_log_level(LogLevel::kInfo);
-    set_log_sink([](std::string_view line) { g_log += line; });
+    set_log_sink([](LogLevel, std::string_view line) { g_log += line; });
     Rig rig(Engine::kAuto, FileSystem::real());
     rig.open();
     EXPECT_EQ(rig.queue->engine(), "threads");

@@ -224,7 +224,7 @@ TEST(ManyPaths, ASessionOpensByAnyLinkThatWorks) {
         faults.jitter = 200 * kMicrosecond;
         TwoHosts hosts(5, seed, faults);
         said.clear();
-        set_log_sink([](std::string_view line) { said.emplace_back(line); });
+        set_log_sink([](LogLevel, std::string_view line) { said.emplace_back(line); });
         for (std::uint32_t address = 0; address <= dead; ++address) {
           SimNetwork& network = hosts.cluster.network();
           if (direction != 1) network.kill_link(0, 1, 1000 * kSecond, address);
@@ -294,7 +294,7 @@ TEST(ManyPaths, TheLogTellsOfPathsOnceEachHasAddressesOfItsOwn) {
   std::size_t told = 0;
   for (std::uint64_t seed = 1; seed <= 300; ++seed) {
     said.clear();
-    set_log_sink([](std::string_view line) { said.emplace_back(line); });
+    set_log_sink([](LogLevel, std::string_view line) { said.emplace_back(line); });
     TwoHosts hosts(2, seed);
     SimRandom random(seed);
     for (const std::uint32_t link : {0u, 1u}) {
@@ -418,7 +418,7 @@ TEST(ManyPaths, AnAddressThatGoesIsLeftAtOnceAndUsedAgainWhenItIsBack) {
       TwoHosts hosts(3);
       hosts.move(kLarge);
       said.clear();
-      set_log_sink([](std::string_view line) { said.emplace_back(line); });
+      set_log_sink([](LogLevel, std::string_view line) { said.emplace_back(line); });
       hosts.wait(10 * kSecond);  // of a path that has lived for a while
       hosts.cluster[node].sim_nic().set_missing(1u << address);
       hosts.wait(kMillisecond);
