@@ -21,6 +21,7 @@ MAY_INCLUDE = {
     "kernels": {"kernels", "base"},
     "harp": {"harp", "kernels", "base"},  # kernels: checksums and sinks, docs/decisions/0001
     "edge": {"edge", "harp", "base"},
+    "ext": {"ext", "harp", "base"},  # of harp what programs outside see: OF_HARP_FOR_EXT
     "pg": {"pg", "edge", "harp", "kernels", "base"},
     "remote": {"remote", "edge", "harp", "kernels", "base"},  # edge: its torch/ alone
     "device": {"device", "base"},
@@ -49,6 +50,8 @@ INNER_WALLS = {
 }
 # All that a program outside this tree may include; they are installed with the library harp.
 PUBLIC_HEADERS = {"harp/harp.h", "base/clock.h", "base/status.h"}
+# The transport stays behind harp.h.
+OF_HARP_FOR_EXT = {"harp/harp.h"}
 # Headers that belong to a few files only: pattern of the header, pattern of those files.
 TORCH_FACING = r"csrc/(bindings|edge/\w+|(zerocache|remote)/torch/\w+|pg/c10d/(\w+/)?\w+)\.(cc|h)"
 RESERVED = [
@@ -93,6 +96,8 @@ def include_problems(name: str, text: str) -> list[str]:
         rooms = quote == '"' and room in MAY_INCLUDE and target in MAY_INCLUDE
         if rooms and target not in MAY_INCLUDE[str(room)]:
             problems.append(f"{name}: {room} may not know {target} ({header})")
+        if room == "ext" and target == "harp" and header not in OF_HARP_FOR_EXT:
+            problems.append(f"{name}: {header} is not for ext, which knows harp/harp.h")
         if quote == '"' and "/" not in header:
             problems.append(f'{name}: write "{room}/{header}": includes are relative to csrc')
         for pattern, owners in RESERVED:
@@ -408,6 +413,7 @@ def test_a_forbidden_include_is_found() -> None:
     assert include_problems("csrc/base/x.cc", "#include <condition_variable>\n")
     assert include_problems("csrc/harp/nic.cc", '#include "nic.h"\n')
     assert include_problems("csrc/pg/group/group.cc", '#include "edge/errors.h"\n')
+    assert include_problems("csrc/ext/nccl/comm.cc", '#include "harp/transport.h"\n')
 
 
 def test_a_permitted_include_is_let_through() -> None:
@@ -415,6 +421,7 @@ def test_a_permitted_include_is_let_through() -> None:
     assert not include_problems("csrc/pg/c10d/backend_bind.cc", "#include <pybind11/pybind11.h>\n")
     assert not include_problems("csrc/pg/c10d/work.cc", '#include "edge/errors.h"\n')
     assert not include_problems("csrc/harp/crc.cc", '#include "kernels/kernels.h"\n')
+    assert not include_problems("csrc/ext/nccl/comm.h", '#include "harp/harp.h"\n')
 
 
 def test_a_long_function_is_measured() -> None:
