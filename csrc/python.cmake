@@ -156,8 +156,8 @@ install(FILES ${CMAKE_CURRENT_BINARY_DIR}/_build.json DESTINATION taco_torch COM
 install(FILES ${PROJECT_SOURCE_DIR}/src/_taco_torch_autoload.py DESTINATION . COMPONENT python)
 
 # Programs of the package, and the module by which installers make commands of them.
-add_dependencies(_C harp-perf harp-setup harp-stat)
-install(TARGETS harp-perf harp-setup harp-stat
+add_dependencies(_C harp-nccl-check harp-perf harp-setup harp-stat)
+install(TARGETS harp-nccl-check harp-perf harp-setup harp-stat
   RUNTIME DESTINATION taco_torch/bin COMPONENT commands)
 install(FILES ${PROJECT_SOURCE_DIR}/src/_taco_torch_commands.py
   DESTINATION . COMPONENT commands)

@@ -1,4 +1,5 @@
-"""The commands harp-perf, harp-setup and harp-stat, programs of the package: becomes one of them.
+"""The commands harp-nccl-check, harp-perf, harp-setup and harp-stat, programs of the package:
+becomes one of them.
 
 Beside the package, and without importing it: none of them needs torch.
 """
@@ -21,6 +22,10 @@ def _become(name: str) -> NoReturn:
             os.execv(program, [name, *sys.argv[1:]])
     looked = ", ".join(map(str, programs)) or "no taco_torch is installed here"
     sys.exit(f"{name}: its program is not there ({looked}): install taco_torch again")
+
+
+def harp_nccl_check() -> NoReturn:
+    _become("harp-nccl-check")
 
 
 def harp_perf() -> NoReturn:

@@ -50,8 +50,8 @@ INNER_WALLS = {
 }
 # All that a program outside this tree may include; they are installed with the library harp.
 PUBLIC_HEADERS = {"harp/harp.h", "base/clock.h", "base/status.h"}
-# The transport stays behind harp.h.
-OF_HARP_FOR_EXT = {"harp/harp.h"}
+# The transport stays behind harp.h; the arguments of its commands are those of ext's.
+OF_HARP_FOR_EXT = {"harp/harp.h", "harp/tools/arguments.h"}
 # Headers that belong to a few files only: pattern of the header, pattern of those files.
 TORCH_FACING = r"csrc/(bindings|edge/\w+|(zerocache|remote)/torch/\w+|pg/c10d/(\w+/)?\w+)\.(cc|h)"
 RESERVED = [
