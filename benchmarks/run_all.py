@@ -21,8 +21,16 @@ OUT = HERE.parent / "out"
 BARE = HERE.parent / "build/release/benchmarks/cpp"
 PERF = HERE.parent / "build/release/csrc/harp/harp-perf"
 # Benchmarks of HARP alone, by programs of its own.
-PROGRAMS = ("bulk.py", "small.py", "sharing.py", "security.py", "drivers.py", "engines.py")
-BESIDE_BARE = ("bulk.py", "small.py", "cpu_a_byte.py")
+PROGRAMS = (
+    "bulk.py",
+    "small.py",
+    "sharing.py",
+    "security.py",
+    "drivers.py",
+    "engines.py",
+    "nccl_net.py",
+)
+BESIDE_BARE = ("bulk.py", "small.py", "cpu_a_byte.py", "nccl_net.py")
 # They have nothing to do with --backends.
 HARP_ONLY = (*PROGRAMS, "two_links.py", "links.py")
 # Name, whether it needs emulated hosts, script, arguments.
@@ -85,6 +93,8 @@ RUNS = [
     ("first_message", True, "small.py", "--turns 5 --round-trip 10"),
     ("drivers", True, "drivers.py", "--turns 3"),
     ("engines", False, "engines.py", "--turns 5"),
+    ("nccl_net", True, "nccl_net.py", ""),
+    ("nccl_net_one_host", False, "nccl_net.py", "--hosts 1"),
     ("security", False, "security.py", "--repeat 3"),
     ("security_forged", False, "security.py", "--repeat 3 --forged 100000"),
     ("security_icmp", True, "security.py", "--repeat 3 --icmp 100000"),

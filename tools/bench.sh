@@ -8,7 +8,7 @@ readonly TREE=build/release
 build_cpp_benchmarks() {
   cmake -S . -B "$TREE" -DTACO_BENCH=ON &&
     cmake --build "$TREE" -j "$JOBS" --target kernels_bench compress_bench shm_bench \
-      zerocache_io bulk_bench small_bench harp-perf
+      zerocache_io bulk_bench small_bench nccl_net_bench harp-perf
 }
 
 cpp_benchmarks() {
