@@ -58,6 +58,7 @@ std::string failure_of(const std::string& check, const Part& part) {
 struct Way {
   const char* transport;
   int table;
+  const char* engines = "1";
 };
 
 class Plugin : public ::testing::TestWithParam<std::tuple<std::string, Way>> {};
@@ -65,17 +66,20 @@ class Plugin : public ::testing::TestWithParam<std::tuple<std::string, Way>> {};
 TEST_P(Plugin, does_as_NCCL_demands) {
   const auto& [check, way] = GetParam();
   const Setting transport("TACO_TRANSPORT", way.transport);
+  const Setting engines("TACO_HARP_ENGINES", way.engines);
   EXPECT_EQ(failure_of(check, part_of(way.table)), "");
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Plugin,
                          ::testing::Combine(::testing::ValuesIn(names_of_checks()),
                                             ::testing::Values(Way{"shm", 12}, Way{"udp", 11},
-                                                              Way{"auto", 10})),
+                                                              Way{"auto", 10},
+                                                              Way{"udp", 12, "2"})),
                          [](const auto& instance) {
                            const Way way = std::get<Way>(instance.param);
                            return joined(std::get<std::string>(instance.param)) + "_" +
-                                  way.transport + "_v" + std::to_string(way.table);
+                                  way.transport + "_v" + std::to_string(way.table) + "_" +
+                                  way.engines + (way.engines[0] == '1' ? "_engine" : "_engines");
                          });
 
 // The last namespace is the bridge's.

@@ -27,7 +27,6 @@ def load(nccl: Path, **environment: str) -> tuple[int, str]:
     variables = {
         "NCCL_NET_PLUGIN": str(PLUGIN),
         "NCCL_DEBUG": "INFO",
-        "NCCL_DEBUG_SUBSYS": "INIT,NET",
         "NCCL_SOCKET_IFNAME": "lo",
     }
     done = subprocess.run(

@@ -19,9 +19,12 @@ enum Result : int {
   kInProgress = 7,
 };
 
-// ncclDebugLogLevel and the flag NCCL_NET of ncclDebugLogSubSys
+// ncclDebugLogLevel, and flags of ncclDebugLogSubSys
 enum LogLevel : int { kLogWarn = 2, kLogInfo = 3 };
-inline constexpr unsigned long kLogNet = 0x10;
+inline constexpr unsigned long kLogInit = 0x1, kLogNet = 0x10;
+inline constexpr unsigned long kLogEverything = ~0ul;
+// Unless NCCL_DEBUG_SUBSYS says otherwise, NCCL shows lines of these alone: INIT, ENV, BOOTSTRAP.
+inline constexpr unsigned long kLogShown = 0x1 | 0x80 | 0x1000;
 using Logger = void (*)(LogLevel level, unsigned long subsystems, const char* file, int line,
                         const char* format, ...);
 

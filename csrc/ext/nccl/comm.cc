@@ -17,8 +17,8 @@ Read reading_of(const void* data) {
 
 }  // namespace
 
-Comm::Comm(Endpoint& endpoint, const Meeting& meeting, Direction direction)
-    : endpoint_(endpoint), meeting_(meeting), direction_(direction) {
+Comm::Comm(Endpoint& endpoint, const Meeting& meeting, Direction direction, Drives drives)
+    : endpoint_(endpoint), meeting_(meeting), direction_(direction), drives_(drives) {
   for (Request& request : requests_) request.comm = this;
 }
 
@@ -66,7 +66,7 @@ Result<std::optional<std::size_t>> Comm::test(Request& request) {
   {
     std::lock_guard lock(mutex_);
     auto done = outcome(request);
-    if (!done.ok() || done.value()) return done;
+    if (!done.ok() || done.value() || drives_ == Drives::kItsThread) return done;
   }
   endpoint_.poll();
   std::lock_guard lock(mutex_);

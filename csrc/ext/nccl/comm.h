@@ -38,9 +38,12 @@ struct Request {
 
 enum class Direction { kSend, kReceive };
 
+// Who drives the engine of a Comm.
+enum class Drives { kWhoTests, kItsThread };
+
 class Comm {
  public:
-  Comm(Endpoint& endpoint, const Meeting& meeting, Direction direction);
+  Comm(Endpoint& endpoint, const Meeting& meeting, Direction direction, Drives drives);
   // Gives up what is under way.
   ~Comm();
   Comm(const Comm&) = delete;
@@ -64,6 +67,7 @@ class Comm {
   Endpoint& endpoint_;
   const Meeting meeting_;
   const Direction direction_;
+  const Drives drives_;
   std::mutex mutex_;  // guards all below
   std::vector<std::unique_ptr<Region>> regions_;
   std::array<Request, abi::kMostRequests> requests_;

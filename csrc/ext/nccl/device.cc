@@ -22,81 +22,94 @@ Value take(std::mutex& mutex, std::map<Key, Value>& all, Key key) {
 }  // namespace
 
 Result<std::unique_ptr<Device>> Device::open() {
-  auto endpoint = Endpoint::open();
-  if (!endpoint.ok()) return endpoint.status();
-  return std::unique_ptr<Device>(new Device(std::move(endpoint).value()));
+  const auto engines = harp::engines();
+  if (!engines.ok()) return engines.status();
+  std::vector<Endpoint> endpoints;
+  for (int engine = 0; engine < engines.value(); ++engine) {
+    auto endpoint = Endpoint::open({.engine = engine});
+    if (!endpoint.ok()) return endpoint.status();
+    endpoints.push_back(std::move(endpoint).value());
+  }
+  return std::unique_ptr<Device>(new Device(std::move(endpoints)));
 }
 
-Device::Device(Endpoint endpoint)
-    : endpoint_(std::move(endpoint)), links_(links_of(endpoint_.interfaces())) {}
+Device::Device(std::vector<Endpoint> endpoints)
+    : endpoints_(std::move(endpoints)), links_(links_of(endpoints_.front().interfaces())) {}
 
-// The Endpoint outlives what was made with it.
+// The Endpoints outlive what was made with them.
 Device::~Device() {
-  dialers_.clear();
+  dialings_.clear();
   comms_.clear();
-  listeners_.clear();
-  endpoint_.close();
+  listenings_.clear();
+  for (Endpoint& endpoint : endpoints_) endpoint.close();
 }
 
 bool Device::idle() const {
   std::lock_guard lock(mutex_);
-  return listeners_.empty() && comms_.empty() && dialers_.empty();
+  return listenings_.empty() && comms_.empty() && dialings_.empty();
 }
 
-Result<Listener*> Device::listen(void* handle) {
-  auto made = endpoint_.listen();
-  if (!made.ok()) return made.status();
-  auto owned = std::make_unique<Listener>(std::move(made).value());
-  Listener* const listener = owned.get();
-  write_handle(handle_for(listener->ticket()), handle);
+Endpoint& Device::next(std::size_t* turn) {
   std::lock_guard lock(mutex_);
-  listeners_.emplace(listener, std::move(owned));
-  return listener;
+  return endpoints_[(*turn)++ % endpoints_.size()];
+}
+
+Result<Listening*> Device::listen(void* handle) {
+  Endpoint& endpoint = next(&listens_);
+  auto made = endpoint.listen();
+  if (!made.ok()) return made.status();
+  std::unique_ptr<Listening> owned(new Listening{endpoint, std::move(made).value()});
+  Listening* const listening = owned.get();
+  write_handle(handle_for(listening->listener.ticket()), handle);
+  std::lock_guard lock(mutex_);
+  listenings_.emplace(listening, std::move(owned));
+  return listening;
 }
 
 Result<Comm*> Device::connect(void* handle) {
-  const auto met = dial(handle);
-  if (met.ok()) return keep(met.value(), Direction::kSend);
-  if (met.status().code() == taco::Code::kTimeout) return static_cast<Comm*>(nullptr);
-  return met.status();
+  const auto dialing = dial(handle);
+  if (!dialing.ok()) return dialing.status();
+  const auto met = dialing.value()->dialer.wait(0);
+  if (!met.ok() && met.status().code() == taco::Code::kTimeout) return static_cast<Comm*>(nullptr);
+  Handle known = read_handle(handle);
+  take(mutex_, dialings_, known.dialer);
+  known.dialer = 0;
+  write_handle(known, handle);
+  if (!met.ok()) return met.status();
+  return keep(dialing.value()->endpoint, met.value(), Direction::kSend);
 }
 
 // The handle says from the first call on which dialer is on its way.
-Result<Meeting> Device::dial(void* handle) {
+Result<std::shared_ptr<Device::Dialing>> Device::dial(void* handle) {
   Handle known = read_handle(handle);
   TACO_RETURN_IF_ERROR(check(known));
-  std::shared_ptr<Dialer> dialer;
-  if (known.dialer == 0) {
-    auto made = endpoint_.dial(std::string_view(known.ticket.data(), known.ticket.size()));
-    if (!made.ok()) return made.status();
-    dialer = std::make_shared<Dialer>(std::move(made).value());
+  if (known.dialer != 0) {
     std::lock_guard lock(mutex_);
-    known.dialer = ++last_dialer_;
-    dialers_.emplace(known.dialer, dialer);
-    write_handle(known, handle);
-  } else {
-    std::lock_guard lock(mutex_);
-    const auto found = dialers_.find(known.dialer);
-    if (found == dialers_.end()) return taco::invalid("nobody is on the way with this handle");
-    dialer = found->second;
+    const auto found = dialings_.find(known.dialer);
+    if (found == dialings_.end()) return taco::invalid("nobody is on the way with this handle");
+    return found->second;
   }
-  auto met = dialer->wait(0);
-  if (!met.ok() && met.status().code() == taco::Code::kTimeout) return met;
-  take(mutex_, dialers_, known.dialer);
-  known.dialer = 0;
+  Endpoint& endpoint = next(&dials_);
+  auto made = endpoint.dial(std::string_view(known.ticket.data(), known.ticket.size()));
+  if (!made.ok()) return made.status();
+  std::shared_ptr<Dialing> dialing(new Dialing{endpoint, std::move(made).value()});
+  std::lock_guard lock(mutex_);
+  known.dialer = ++last_dialing_;
+  dialings_.emplace(known.dialer, dialing);
   write_handle(known, handle);
-  return met;
+  return dialing;
 }
 
-Result<Comm*> Device::accept(Listener* listener) {
-  const auto met = listener->accept(0);
-  if (met.ok()) return keep(met.value(), Direction::kReceive);
+Result<Comm*> Device::accept(Listening* listening) {
+  const auto met = listening->listener.accept(0);
+  if (met.ok()) return keep(listening->endpoint, met.value(), Direction::kReceive);
   if (met.status().code() == taco::Code::kTimeout) return static_cast<Comm*>(nullptr);
   return met.status();
 }
 
-Comm* Device::keep(const Meeting& meeting, Direction direction) {
-  auto owned = std::make_unique<Comm>(endpoint_, meeting, direction);
+Comm* Device::keep(Endpoint& endpoint, const Meeting& meeting, Direction direction) {
+  const Drives drives = endpoints_.size() == 1 ? Drives::kWhoTests : Drives::kItsThread;
+  auto owned = std::make_unique<Comm>(endpoint, meeting, direction, drives);
   Comm* const comm = owned.get();
   std::lock_guard lock(mutex_);
   comms_.emplace(comm, std::move(owned));
@@ -107,8 +120,8 @@ Status Device::close(Comm* comm) {
   return take(mutex_, comms_, comm) == nullptr ? taco::invalid("this comm is not open") : Status();
 }
 
-Status Device::close(Listener* listener) {
-  return take(mutex_, listeners_, listener) == nullptr
+Status Device::close(Listening* listening) {
+  return take(mutex_, listenings_, listening) == nullptr
              ? taco::invalid("this listening comm is not open")
              : Status();
 }

@@ -1,6 +1,10 @@
 // The one network device that NCCL sees, which is all that HARP has in this process, and whatever
 // was made with it. What NCCL has not closed when it finalizes the network ends with it.
 //
+// Connections take the process's engines by turns (TACO_HARP_ENGINES). A single engine is driven by
+// the threads of NCCL's that test requests; of several each has its own thread do it, so that as
+// many cores carry what NCCL sends.
+//
 // Any thread; nothing here waits for another process.
 #pragma once
 
@@ -9,6 +13,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include "base/status.h"
 #include "ext/nccl/comm.h"
@@ -16,6 +21,12 @@
 #include "harp/harp.h"
 
 namespace harp::nccl {
+
+// What NCCL calls a listening comm.
+struct Listening {
+  Endpoint& endpoint;
+  Listener listener;
+};
 
 class Device {
  public:
@@ -26,31 +37,39 @@ class Device {
   Device& operator=(const Device&) = delete;
 
   const Links& links() const { return links_; }
-  std::string transport() const { return endpoint_.transport(); }
+  std::string transport() const { return endpoints_.front().transport(); }
   bool idle() const;  // nothing is open that was made with it
 
   // Writes the handle's 128 bytes.
-  Result<Listener*> listen(void* handle);
+  Result<Listening*> listen(void* handle);
   // Both are asked again until they give a connection; until then it is null.
   Result<Comm*> connect(void* handle);
-  Result<Comm*> accept(Listener* listener);
+  Result<Comm*> accept(Listening* listening);
 
   // kInvalidArgument: it is not open.
   Status close(Comm* comm);
-  Status close(Listener* listener);
+  Status close(Listening* listening);
 
  private:
-  explicit Device(Endpoint endpoint);
-  Result<Meeting> dial(void* handle);
-  Comm* keep(const Meeting& meeting, Direction direction);
+  // A process on its way to a listener.
+  struct Dialing {
+    Endpoint& endpoint;
+    Dialer dialer;
+  };
 
-  Endpoint endpoint_;
+  explicit Device(std::vector<Endpoint> endpoints);
+  Endpoint& next(std::size_t* turn);
+  Result<std::shared_ptr<Dialing>> dial(void* handle);
+  Comm* keep(Endpoint& endpoint, const Meeting& meeting, Direction direction);
+
+  std::vector<Endpoint> endpoints_;  // one an engine
   const Links links_;
   mutable std::mutex mutex_;  // guards all below, and is not held while one of them ends
-  std::map<Listener*, std::unique_ptr<Listener>> listeners_;
+  std::map<Listening*, std::unique_ptr<Listening>> listenings_;
   std::map<Comm*, std::unique_ptr<Comm>> comms_;
-  std::map<std::uint64_t, std::shared_ptr<Dialer>> dialers_;
-  std::uint64_t last_dialer_ = 0;
+  std::map<std::uint64_t, std::shared_ptr<Dialing>> dialings_;
+  std::uint64_t last_dialing_ = 0;
+  std::size_t listens_ = 0, dials_ = 0;  // so many have had an endpoint
 };
 
 }  // namespace harp::nccl

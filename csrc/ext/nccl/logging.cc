@@ -12,9 +12,12 @@ using taco::Code;
 
 std::atomic<abi::Logger> the_logger{nullptr};
 
+// A line of a subsystem that NCCL does not show by default would be missed by who needs it most.
 void say(abi::LogLevel level, const std::string& text) {
+  const unsigned long about =
+      level == abi::kLogWarn ? abi::kLogEverything : abi::kLogInit | abi::kLogNet;
   if (const abi::Logger logger = the_logger.load()) {
-    logger(level, abi::kLogNet, "NET/HARP", 0, "NET/HARP : %s", text.c_str());
+    logger(level, about, "NET/HARP", 0, "NET/HARP : %s", text.c_str());
   }
 }
 

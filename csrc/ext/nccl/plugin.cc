@@ -162,7 +162,7 @@ abi::Result accept(void* listen_comm, void** recv_comm, DeviceHandle** recv_dev_
   if (recv_dev_comm != nullptr) *recv_dev_comm = nullptr;
   const auto opened = device();
   if (!opened.ok()) return fail("accept", opened.status());
-  const auto made = opened.value()->accept(static_cast<Listener*>(listen_comm));
+  const auto made = opened.value()->accept(static_cast<Listening*>(listen_comm));
   if (!made.ok()) return fail("accept", made.status());
   *recv_comm = made.value();
   return abi::kSuccess;
@@ -245,7 +245,7 @@ abi::Result close(const char* call, void* comm) {
 
 abi::Result close_send(void* comm) { return close<Comm>("closeSend", comm); }
 abi::Result close_recv(void* comm) { return close<Comm>("closeRecv", comm); }
-abi::Result close_listen(void* comm) { return close<Listener>("closeListen", comm); }
+abi::Result close_listen(void* comm) { return close<Listening>("closeListen", comm); }
 
 abi::Result connect_v10(int dev, abi::CommConfig*, void* handle, void** send_comm,
                         DeviceHandle** send_dev_comm) {

@@ -23,8 +23,9 @@ using taco::Code;
 std::mutex warning_mutex;
 std::string warning;  // guarded by warning_mutex
 
-// A function of C's, as NCCL's logger is.
-void take_line(abi::LogLevel level, unsigned long, const char*, int, const char* format, ...) {
+// A function of C's, as NCCL's logger is. It shows what NCCL would.
+void take_line(abi::LogLevel level, unsigned long subsystems, const char*, int, const char* format,
+               ...) {
   std::array<char, 1024> line;
   va_list arguments;
   va_start(arguments, format);
@@ -33,7 +34,7 @@ void take_line(abi::LogLevel level, unsigned long, const char*, int, const char*
   std::lock_guard lock(warning_mutex);
   if (level == abi::kLogWarn) warning = line.data();
   static const bool verbose = getenv("NCCL_DEBUG") != nullptr;
-  if (verbose) std::fprintf(stderr, "%s\n", line.data());
+  if (verbose && (subsystems & abi::kLogShown) != 0) std::fprintf(stderr, "%s\n", line.data());
 }
 
 abi::Result profile(void**, int, void*, std::int64_t, void*) { return abi::kSuccess; }
