@@ -90,7 +90,6 @@ TEST_P(Endpoints, end_what_is_under_way_as_they_close_though_another_goes_on) {
     second.close();
     EXPECT_EQ(blocked.wait(30 * kSecond).status().code(), Code::kAborted);
     EXPECT_EQ(second.send(same, 1, &out, sizeof out).wait().status().code(), Code::kAborted);
-    second.disconnect(same);  // as closing has done: the other's connection is not given back
     auto sent = endpoint.send(peer, 2, &out, sizeof out);
     EXPECT_TRUE(endpoint.receive(peer, 2, &in, sizeof in).wait().ok());
     EXPECT_EQ(in, 9);
@@ -160,10 +159,38 @@ TEST_P(Endpoints, tell_that_a_process_is_gone) {
   EXPECT_EQ(statuses, (std::vector<int>{0, 0}));
 }
 
+// Two endpoints of a process are connected to the same peer, which is forgotten once it is gone and
+// neither needs it.
+TEST_P(Endpoints, disconnect_once_whether_by_closing_or_by_asking) {
+  const auto statuses = run_processes({2, 60 * kSecond, {}}, [&](Fellowship& fellowship) {
+    Endpoint endpoint = open_by(GetParam()), second = open_by(GetParam());
+    const harp::Peer peer = meet(fellowship, endpoint), same = meet(fellowship, second);
+    int word = 0;
+    if (fellowship.rank() == 1) {
+      EXPECT_TRUE(endpoint.send(peer, kChannel, &word, sizeof word).wait().ok());
+      fellowship.barrier();
+      _exit(0);
+    }
+    EXPECT_TRUE(endpoint.receive(peer, kChannel, &word, sizeof word).wait().ok());
+    fellowship.barrier();
+    const auto lost = endpoint.receive(peer, kChannel, &word, sizeof word).wait();
+    EXPECT_EQ(lost.status().code(), Code::kPeerLost) << lost.status().message();
+    const std::string known = endpoint.describe(peer);
+    second.close();
+    second.disconnect(same);
+    // What nobody needs is forgotten after some 10 ms.
+    for (const taco::Time from = taco::monotonic_now();
+         taco::monotonic_now() - from < 200 * kMillisecond; usleep(1000)) {
+      ASSERT_EQ(endpoint.describe(peer), known);
+    }
+  });
+  EXPECT_EQ(statuses, (std::vector<int>{0, 0}));
+}
+
 // Where the Stack is kept by somebody else, messages go on being numbered; else it is a new one.
 TEST_P(Endpoints, may_be_closed_and_opened_again) {
   const auto statuses = run_processes({2, 60 * kSecond, {}}, [&](Fellowship& fellowship) {
-    for (int i = 0; i < 3; ++i) {
+    for (int i = 0; i < 500; ++i) {
       Endpoint endpoint = open_by(GetParam());
       const harp::Peer peer = meet(fellowship, endpoint);
       int in = 0;
