@@ -22,7 +22,7 @@
 
 namespace harp::nccl {
 
-// What NCCL calls a listening comm.
+// A listener, which NCCL calls a listening comm.
 struct Listening {
   Endpoint& endpoint;
   Listener listener;
