@@ -11,7 +11,7 @@ enum class LogLevel : unsigned char { kDebug, kInfo, kWarning, kError, kOff };
 
 void set_log_level(LogLevel level);
 LogLevel log_level();
-void set_log_rank(int rank);                             // -1: not known yet
+void set_log_rank(int rank);  // -1: not known yet
 // Lines go there from now on; null: to stderr.
 void set_log_sink(void (*sink)(LogLevel level, std::string_view line));
 
