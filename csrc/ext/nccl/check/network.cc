@@ -60,7 +60,7 @@ class Table final : public Network {
   Status init(void** ctx) override {
     *ctx = nullptr;
     abi::CommConfig config{-1};
-    const Status done = call("init", [&] {
+    Status done = call("init", [&] {
       if constexpr (kHasContext) return net_.init(ctx, 1, &config, take_line, profile);
       if constexpr (!kHasContext) return net_.init(take_line, profile);
     });
