@@ -106,6 +106,7 @@ std::string run(const Check& check, const Part& part) {
   const Folder folder;
   if (folder.name().empty()) return std::string("no folder for its files: ") + strerror(errno);
   std::vector<pid_t> pids;
+  pids.reserve(static_cast<std::size_t>(check.processes));
   for (int rank = 0; rank < check.processes; ++rank) {
     pids.push_back(start(command_of(check, part, folder.name(), rank)));
   }
