@@ -125,6 +125,7 @@ class LoopbackStack final : public harp::Stack, public harp::Engine, public harp
     wake_.notify_one();
   }
   bool wait(const harp::Event& event, Time deadline) override;
+  bool poll() override { return false; }  // its thread never leaves
   void wake_waiters() override {
     std::lock_guard lock(waiters_mutex_);
     waiters_.notify_all();
