@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string>
 #include <thread>
+#include <utility>
 
 namespace harp::nccl::check {
 
@@ -19,6 +20,12 @@ class Movement::Flow {
         sends_(sends),
         buffer_(slot_bytes() * traffic.under_way),
         requests_(traffic.under_way) {}
+  // Where a check has failed, requests may be under way: their memory is taken back first.
+  ~Flow() {
+    if (region_ != nullptr) static_cast<void>(network_.deregister(comm_, region_));
+  }
+  Flow(const Flow&) = delete;
+  Flow& operator=(const Flow&) = delete;
 
   Status open();
   Status close();
@@ -66,7 +73,7 @@ Status Movement::Flow::close() {
       return {Code::kMismatch, "a buffer was written after its receive was done"};
     }
   }
-  return network_.deregister(comm_, region_);
+  return network_.deregister(comm_, std::exchange(region_, nullptr));
 }
 
 Result<bool> Movement::Flow::go_on() {
