@@ -91,22 +91,22 @@ Status add_up(Network& network, const Ring& ring, const Fellows& fellows,
   const auto rank = static_cast<std::size_t>(fellows.rank());
   const std::size_t part = numbers.size() / count, bytes = part * sizeof(std::uint32_t);
   std::vector<std::uint32_t> heard(part);
-  const auto out = network.register_memory(ring.send, numbers.data(), count * bytes);
-  const auto in = network.register_memory(ring.receive, heard.data(), bytes);
+  auto out = Registered::with(network, ring.send, numbers.data(), count * bytes);
+  auto in = Registered::with(network, ring.receive, heard.data(), bytes);
   if (!out.ok()) return out.status();
   if (!in.ok()) return in.status();
   for (std::size_t i = 0; i < 2 * (count - 1); ++i) {
     const std::size_t sent = (rank + 2 * count - i) % count;
     const std::size_t got = (sent + count - 1) % count;
     TACO_RETURN_IF_ERROR(step(network, ring, fellows.deadline(), &numbers[sent * part],
-                              heard.data(), bytes, out.value(), in.value()));
+                              heard.data(), bytes, out->region(), in->region()));
     for (std::size_t k = 0; k < part; ++k) {
       std::uint32_t& number = numbers[got * part + k];
       number = i < count - 1 ? number + heard[k] : heard[k];
     }
   }
-  TACO_RETURN_IF_ERROR(network.deregister(ring.send, out.value()));
-  return network.deregister(ring.receive, in.value());
+  TACO_RETURN_IF_ERROR(out->end());
+  return in->end();
 }
 
 }  // namespace

@@ -48,6 +48,17 @@ Status Buffer::expect(std::size_t at, std::size_t bytes, unsigned seed) const {
   return {};
 }
 
+Result<Registered> Registered::with(Network& network, void* comm, void* data, std::size_t bytes) {
+  const auto region = network.register_memory(comm, data, bytes);
+  if (!region.ok()) return region.status();
+  return Registered(network, comm, region.value());
+}
+
+Status Registered::end() {
+  if (!region_) return {};
+  return network_->deregister(comm_, *std::exchange(region_, std::nullopt));
+}
+
 Result<Ring> open_ring(Network& network, void* context, Fellows& fellows) {
   std::string handle(abi::kHandleBytes, '\x5A');
   const auto listening = network.listen(context, 0, handle.data());
@@ -56,6 +67,13 @@ Result<Ring> open_ring(Network& network, void* context, Fellows& fellows) {
   if (!handles.ok()) return handles.status();
   std::string next = handles.value()[static_cast<std::size_t>(fellows.next())];
   Ring ring;
+  TACO_RETURN_IF_ERROR(
+      connect_ring(network, context, listening.value(), next, fellows.deadline(), ring));
+  return ring;
+}
+
+Status connect_ring(Network& network, void* context, void* listening, std::string& next,
+                    taco::Time deadline, Ring& ring) {
   while (ring.send == nullptr || ring.receive == nullptr) {
     if (ring.send == nullptr) {
       const auto connected = network.connect(context, 0, next.data());
@@ -63,15 +81,15 @@ Result<Ring> open_ring(Network& network, void* context, Fellows& fellows) {
       ring.send = connected.value();
     }
     if (ring.receive == nullptr) {
-      const auto accepted = network.accept(listening.value());
+      const auto accepted = network.accept(listening);
       if (!accepted.ok()) return accepted.status();
       ring.receive = accepted.value();
-      if (ring.receive != nullptr) TACO_RETURN_IF_ERROR(network.close_listen(listening.value()));
+      if (ring.receive != nullptr) TACO_RETURN_IF_ERROR(network.close_listen(listening));
     }
-    if (taco::monotonic_now() > fellows.deadline()) return late("connection", network);
+    if (taco::monotonic_now() > deadline) return late("connection", network);
     std::this_thread::yield();
   }
-  return ring;
+  return {};
 }
 
 Status close_ring(Network& network, const Ring& ring) {

@@ -4,7 +4,9 @@
 
 #include <array>
 #include <cstddef>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ext/nccl/check/fellows.h"
@@ -32,6 +34,31 @@ class Buffer {
   std::size_t bytes_;
 };
 
+// Memory that is registered with a comm until end(), or until this object ends. A check that fails
+// leaves requests under way, so theirs is taken back before it goes: this is made after it, and has
+// ended before its comm is closed.
+class Registered {
+ public:
+  static Result<Registered> with(Network& network, void* comm, void* data, std::size_t bytes);
+  Registered(Registered&& other) noexcept
+      : network_(other.network_),
+        comm_(other.comm_),
+        region_(std::exchange(other.region_, std::nullopt)) {}
+  Registered& operator=(Registered&&) = delete;
+  ~Registered() { static_cast<void>(end()); }
+
+  void* region() const { return *region_; }
+  Status end();  // idempotent
+
+ private:
+  Registered(Network& network, void* comm, void* region)
+      : network_(&network), comm_(comm), region_(region) {}
+
+  Network* network_;
+  void* comm_;
+  std::optional<void*> region_;  // none: it has ended
+};
+
 // To the next of the fellows and from the one before; a process alone has one with itself.
 struct Ring {
   void* send = nullptr;
@@ -39,6 +66,9 @@ struct Ring {
 };
 
 Result<Ring> open_ring(Network& network, void* context, Fellows& fellows);
+// The end of that, for one who listens and has the next one's handle: until both comms are there.
+Status connect_ring(Network& network, void* context, void* listening, std::string& next,
+                    taco::Time deadline, Ring& ring);
 Status close_ring(Network& network, const Ring& ring);
 
 // A message that is sent or received until it is done; asks again where the network said "not now".

@@ -94,9 +94,9 @@ Status check_killed(Stage& stage) {
   TACO_RETURN_IF_ERROR(move_around(network, ring, stage.fellows, traffic));
   if (stage.fellows.rank() == 1) {
     Buffer half(1 << 20);
-    const auto region = network.register_memory(ring.send, half.data(), half.size());
+    auto region = Registered::with(network, ring.send, half.data(), half.size());
     if (!region.ok()) return region.status();
-    const auto sent = network.send(ring.send, half.data(), half.size(), region.value());
+    const auto sent = network.send(ring.send, half.data(), half.size(), region->region());
     if (!sent.ok()) return sent.status();
     (void)network.test(sent.value()).ok();
     return {Code::kInternal, "not killed: " + std::to_string(raise(SIGKILL))};
@@ -123,12 +123,14 @@ Status check_killed_waiting(Stage& stage) {
     return {Code::kInternal, "not killed: " + std::to_string(raise(SIGKILL))};
   }
   Buffer buffer(4096);
-  const auto region = network.register_memory(ring.receive, buffer.data(), buffer.size());
+  auto region = Registered::with(network, ring.receive, buffer.data(), buffer.size());
   if (!region.ok()) return region.status();
-  const auto request = network.receive(ring.receive, buffer.data(), buffer.size(), region.value());
+  const auto request =
+      network.receive(ring.receive, buffer.data(), buffer.size(), region->region());
   if (!request.ok()) return {};  // it may be known by now
   const auto go_on = [&] { return network.test(request.value()).status(); };
   TACO_RETURN_IF_ERROR(await_failure(go_on, other.value(), stage.fellows.deadline()));
+  TACO_RETURN_IF_ERROR(region->end());
   return close_ring(network, ring);
 }
 
@@ -164,16 +166,17 @@ Status check_farewell(Stage& stage) {
   constexpr std::size_t kBytes = 100'000, kMessages = 8;
   Buffer buffer(kBytes * kMessages);
   void* const comm = stage.fellows.rank() == 0 ? ring.send : ring.receive;
-  const auto region = network.register_memory(comm, buffer.data(), buffer.size());
+  auto region = Registered::with(network, comm, buffer.data(), buffer.size());
   if (!region.ok()) return region.status();
   const taco::Time deadline = stage.fellows.deadline();
   std::vector<void*> requests;
   for (std::size_t i = 0; i < kMessages; ++i) {
     std::byte* const data = buffer.data() + i * kBytes;
     if (stage.fellows.rank() == 0) buffer.fill(i * kBytes, kBytes, static_cast<unsigned>(i));
-    const auto request = stage.fellows.rank() == 0
-                             ? send_soon(network, comm, data, kBytes, region.value(), deadline)
-                             : receive_soon(network, comm, data, kBytes, region.value(), deadline);
+    const auto request =
+        stage.fellows.rank() == 0
+            ? send_soon(network, comm, data, kBytes, region->region(), deadline)
+            : receive_soon(network, comm, data, kBytes, region->region(), deadline);
     if (!request.ok()) return request.status();
     requests.push_back(request.value());
   }
@@ -182,6 +185,7 @@ Status check_farewell(Stage& stage) {
       const auto sent = finish(network, request, deadline);
       if (!sent.ok()) return sent.status();
     }
+    TACO_RETURN_IF_ERROR(region->end());
     TACO_RETURN_IF_ERROR(close_ring(network, ring));
     TACO_RETURN_IF_ERROR(network.finalize(session->context));
     _exit(0);
@@ -192,6 +196,7 @@ Status check_farewell(Stage& stage) {
     if (!got.ok()) return got.status().with_prefix("the sender had gone: ");
     TACO_RETURN_IF_ERROR(buffer.expect(i * kBytes, kBytes, static_cast<unsigned>(i)));
   }
+  TACO_RETURN_IF_ERROR(region->end());
   TACO_RETURN_IF_ERROR(close_ring(network, ring));
   return network.finalize(session->context);
 }
@@ -221,22 +226,8 @@ Status check_not_blocking(Stage& stage) {
     ring.send = connected.value();
   }
   TACO_RETURN_IF_ERROR(stage.fellows.barrier());
-  while (ring.send == nullptr || ring.receive == nullptr) {
-    if (taco::monotonic_now() > stage.fellows.deadline()) {
-      return {Code::kTimeout, "no connection in time"};
-    }
-    if (ring.send == nullptr) {
-      const auto connected = network.connect(session->context, 0, next.data());
-      if (!connected.ok()) return connected.status();
-      ring.send = connected.value();
-    }
-    if (ring.receive == nullptr) {
-      const auto accepted = network.accept(listening.value());
-      if (!accepted.ok()) return accepted.status();
-      ring.receive = accepted.value();
-    }
-  }
-  TACO_RETURN_IF_ERROR(network.close_listen(listening.value()));
+  TACO_RETURN_IF_ERROR(connect_ring(network, session->context, listening.value(), next,
+                                    stage.fellows.deadline(), ring));
   Traffic traffic;
   traffic.sizes = {8, 100'000};
   traffic.room = 100'000;

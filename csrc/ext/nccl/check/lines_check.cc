@@ -107,15 +107,17 @@ Status check_lines(Stage& stage) {
   const Ring& ring = session->ring;
   Buffer out(kBytes), in(kBytes);
   write_message(in, 0);
-  const auto out_region = network.register_memory(ring.send, out.data(), kBytes);
-  const auto in_region = network.register_memory(ring.receive, in.data(), kBytes);
+  auto out_region = Registered::with(network, ring.send, out.data(), kBytes);
+  auto in_region = Registered::with(network, ring.receive, in.data(), kBytes);
   if (!out_region.ok()) return out_region.status();
   if (!in_region.ok()) return in_region.status();
   Watcher watcher(in.data());
-  TACO_RETURN_IF_ERROR(move_lines(network, ring, stage.fellows, out, out_region.value(), in,
-                                  in_region.value(), watcher));
+  TACO_RETURN_IF_ERROR(move_lines(network, ring, stage.fellows, out, out_region->region(), in,
+                                  in_region->region(), watcher));
   const std::string wrong = watcher.stop();
   if (!wrong.empty()) return {Code::kMismatch, wrong};
+  TACO_RETURN_IF_ERROR(in_region->end());
+  TACO_RETURN_IF_ERROR(out_region->end());
   return end(session.value(), stage.fellows);
 }
 

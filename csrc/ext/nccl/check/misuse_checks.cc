@@ -21,12 +21,12 @@ Status check_no_room(Stage& stage) {
   const Ring& ring = session->ring;
   constexpr std::size_t kAtMost = 4096;
   Buffer buffer(64 * kAtMost);
-  const auto region = network.register_memory(ring.receive, buffer.data(), buffer.size());
+  auto region = Registered::with(network, ring.receive, buffer.data(), buffer.size());
   if (!region.ok()) return region.status();
   std::vector<void*> receives;
   while (receives.size() < kAtMost) {
     const auto request =
-        network.receive(ring.receive, buffer.data() + 64 * receives.size(), 64, region.value());
+        network.receive(ring.receive, buffer.data() + 64 * receives.size(), 64, region->region());
     if (!request.ok()) return request.status();
     if (request.value() == nullptr) break;
     receives.push_back(request.value());
@@ -38,12 +38,12 @@ Status check_no_room(Stage& stage) {
   const std::size_t sends =
       std::stoul(room.value()[static_cast<std::size_t>(stage.fellows.next())]);
   Buffer out(64 * sends);
-  const auto out_region = network.register_memory(ring.send, out.data(), out.size());
+  auto out_region = Registered::with(network, ring.send, out.data(), out.size());
   if (!out_region.ok()) return out_region.status();
   for (std::size_t i = 0; i < sends; ++i) {
     out.fill(64 * i, 64, static_cast<unsigned>(i));
-    const auto request = send_soon(network, ring.send, out.data() + 64 * i, 64, out_region.value(),
-                                   stage.fellows.deadline());
+    const auto request = send_soon(network, ring.send, out.data() + 64 * i, 64,
+                                   out_region->region(), stage.fellows.deadline());
     if (!request.ok()) return request.status();
     const auto sent = finish(network, request.value(), stage.fellows.deadline());
     if (!sent.ok()) return sent.status();
@@ -53,8 +53,8 @@ Status check_no_room(Stage& stage) {
     if (!got.ok()) return got.status();
     TACO_RETURN_IF_ERROR(buffer.expect(64 * i, 64, static_cast<unsigned>(i)));
   }
-  TACO_RETURN_IF_ERROR(network.deregister(ring.receive, region.value()));
-  TACO_RETURN_IF_ERROR(network.deregister(ring.send, out_region.value()));
+  TACO_RETURN_IF_ERROR(region->end());
+  TACO_RETURN_IF_ERROR(out_region->end());
   Traffic more;
   more.sizes.assign(50, 1000);
   more.room = 1000;
@@ -72,14 +72,14 @@ Status check_too_long(Stage& stage) {
   constexpr unsigned kUntouched = 5;
   Buffer in(kSent), out(kSent);
   in.fill(0, kSent, kUntouched);
-  const auto in_region = network.register_memory(ring.receive, in.data(), kRoom);
-  const auto out_region = network.register_memory(ring.send, out.data(), kSent);
+  auto in_region = Registered::with(network, ring.receive, in.data(), kRoom);
+  auto out_region = Registered::with(network, ring.send, out.data(), kSent);
   if (!in_region.ok()) return in_region.status();
   if (!out_region.ok()) return out_region.status();
-  const auto receive = receive_soon(network, ring.receive, in.data(), kRoom, in_region.value(),
+  const auto receive = receive_soon(network, ring.receive, in.data(), kRoom, in_region->region(),
                                     stage.fellows.deadline());
   if (!receive.ok()) return receive.status();
-  const auto send = send_soon(network, ring.send, out.data(), kSent, out_region.value(),
+  const auto send = send_soon(network, ring.send, out.data(), kSent, out_region->region(),
                               stage.fellows.deadline());
   if (!send.ok()) return send.status();
   Status received;
@@ -98,6 +98,8 @@ Status check_too_long(Stage& stage) {
   if (!std::equal(in.data() + kRoom, in.data() + kSent, expected.data() + kRoom)) {
     return {Code::kMismatch, "bytes were written behind the receive's memory"};
   }
+  TACO_RETURN_IF_ERROR(in_region->end());
+  TACO_RETURN_IF_ERROR(out_region->end());
   return end(session.value(), stage.fellows);
 }
 
@@ -110,18 +112,18 @@ Status check_tear_down(Stage& stage) {
   constexpr std::size_t kBytes = 1 << 20;
   constexpr unsigned kAnothers = 3;
   Buffer in(kBytes), out(kBytes);
-  const auto region = network.register_memory(ring.receive, in.data(), kBytes);
+  auto region = Registered::with(network, ring.receive, in.data(), kBytes);
   if (!region.ok()) return region.status();
-  const auto receive = receive_soon(network, ring.receive, in.data(), kBytes, region.value(),
+  const auto receive = receive_soon(network, ring.receive, in.data(), kBytes, region->region(),
                                     stage.fellows.deadline());
   if (!receive.ok()) return receive.status();
   if (!network.test(receive.value()).ok()) return {Code::kInternal, "a receive failed"};
-  TACO_RETURN_IF_ERROR(network.deregister(ring.receive, region.value()));
+  TACO_RETURN_IF_ERROR(region->end());
   in.fill(0, kBytes, kAnothers);  // it is somebody else's now
   TACO_RETURN_IF_ERROR(stage.fellows.barrier());
-  const auto out_region = network.register_memory(ring.send, out.data(), kBytes);
+  auto out_region = Registered::with(network, ring.send, out.data(), kBytes);
   if (!out_region.ok()) return out_region.status();
-  const auto send = send_soon(network, ring.send, out.data(), kBytes, out_region.value(),
+  const auto send = send_soon(network, ring.send, out.data(), kBytes, out_region->region(),
                               stage.fellows.deadline());
   if (!send.ok()) return send.status();
   // Time enough for all of it to arrive, if it did: whether or not the send ever ends.
@@ -132,7 +134,7 @@ Status check_tear_down(Stage& stage) {
   TACO_RETURN_IF_ERROR(stage.fellows.barrier());
   const Status alone = in.expect(0, kBytes, kAnothers);
   if (!alone.ok()) return {Code::kMismatch, "memory was written after deregMr"};
-  TACO_RETURN_IF_ERROR(network.deregister(ring.send, out_region.value()));
+  TACO_RETURN_IF_ERROR(out_region->end());
   TACO_RETURN_IF_ERROR(close_ring(network, ring));
   return network.finalize(session->context);
 }

@@ -1,6 +1,7 @@
 #include "ext/nccl/check/traffic.h"
 
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -20,12 +21,6 @@ class Movement::Flow {
         sends_(sends),
         buffer_(slot_bytes() * traffic.under_way),
         requests_(traffic.under_way) {}
-  // Where a check has failed, requests may be under way: their memory is taken back first.
-  ~Flow() {
-    if (region_ != nullptr) static_cast<void>(network_.deregister(comm_, region_));
-  }
-  Flow(const Flow&) = delete;
-  Flow& operator=(const Flow&) = delete;
 
   Status open();
   Status close();
@@ -54,14 +49,14 @@ class Movement::Flow {
   const bool sends_;
   Buffer buffer_;
   std::vector<void*> requests_;
-  void* region_ = nullptr;
+  std::optional<Registered> registered_;  // once it is open
   std::size_t posted_ = 0, finished_ = 0;
 };
 
 Status Movement::Flow::open() {
-  const auto region = network_.register_memory(comm_, buffer_.data(), buffer_.size());
-  if (!region.ok()) return region.status();
-  region_ = region.value();
+  auto registered = Registered::with(network_, comm_, buffer_.data(), buffer_.size());
+  if (!registered.ok()) return registered.status();
+  registered_.emplace(std::move(registered).value());
   return {};
 }
 
@@ -73,7 +68,7 @@ Status Movement::Flow::close() {
       return {Code::kMismatch, "a buffer was written after its receive was done"};
     }
   }
-  return network_.deregister(comm_, std::exchange(region_, nullptr));
+  return registered_->end();
 }
 
 Result<bool> Movement::Flow::go_on() {
@@ -89,8 +84,9 @@ Result<bool> Movement::Flow::post() {
   const std::size_t at = slot_of(posted_);
   if (sends_) buffer_.fill(at, traffic_.sizes[posted_], seed_of(posted_));
   std::byte* const data = buffer_.data() + at;
-  const auto request = sends_ ? network_.send(comm_, data, traffic_.sizes[posted_], region_)
-                              : network_.receive(comm_, data, traffic_.room, region_);
+  const auto request =
+      sends_ ? network_.send(comm_, data, traffic_.sizes[posted_], registered_->region())
+             : network_.receive(comm_, data, traffic_.room, registered_->region());
   if (!request.ok()) return request.status();
   if (request.value() == nullptr) return false;
   requests_[posted_++ % traffic_.under_way] = request.value();
