@@ -65,9 +65,10 @@ Result<Device*> device() {
   return network.device.get();
 }
 
-Status check_device(int dev) {
-  if (dev == 0) return {};
-  return taco::invalid("there is no device " + std::to_string(dev) + ": HARP's only one is 0");
+Result<Device*> device(int number) {
+  auto opened = device();
+  if (!opened.ok() || number == 0) return opened;
+  return taco::invalid("there is no device " + std::to_string(number) + ": HARP's only one is 0");
 }
 
 abi::Result devices(int* ndev) {
@@ -78,10 +79,8 @@ abi::Result devices(int* ndev) {
 template <class Properties>
 abi::Result get_properties(int dev, Properties* props) {
   *props = {};
-  const auto opened = device();
-  Status known = opened.status();
-  if (known.ok()) known = check_device(dev);
-  if (!known.ok()) return fail("getProperties", known);
+  const auto opened = device(dev);
+  if (!opened.ok()) return fail("getProperties", opened.status());
   const Links& links = opened.value()->links();
   props->name = device_name;
   props->pciPath = links.pci.empty() ? nullptr : const_cast<char*>(links.pci.c_str());
@@ -134,10 +133,8 @@ abi::Result finalize(void* ctx) {
 
 abi::Result listen(int dev, void* handle, void** listen_comm) {
   *listen_comm = nullptr;
-  const auto opened = device();
-  Status known = opened.status();
-  if (known.ok()) known = check_device(dev);
-  if (!known.ok()) return fail("listen", known);
+  const auto opened = device(dev);
+  if (!opened.ok()) return fail("listen", opened.status());
   const auto made = opened.value()->listen(handle);
   if (!made.ok()) return fail("listen", made.status());
   *listen_comm = made.value();
@@ -147,10 +144,8 @@ abi::Result listen(int dev, void* handle, void** listen_comm) {
 abi::Result connect(int dev, void* handle, void** send_comm, DeviceHandle** send_dev_comm) {
   *send_comm = nullptr;
   if (send_dev_comm != nullptr) *send_dev_comm = nullptr;
-  const auto opened = device();
-  Status known = opened.status();
-  if (known.ok()) known = check_device(dev);
-  if (!known.ok()) return fail("connect", known);
+  const auto opened = device(dev);
+  if (!opened.ok()) return fail("connect", opened.status());
   const auto made = opened.value()->connect(handle);
   if (!made.ok()) return fail("connect", made.status());
   *send_comm = made.value();
