@@ -8,7 +8,7 @@ namespace taco::harp {
 // sends back the nonce that this session has chosen; and of those that do only the first is known
 // to be no recording.
 Handshake::Meaning Handshake::meaning_of(const wire::Hello& hello) const {
-  const bool fresh = hello.target_nonce == nonce_;
+  const bool fresh = is_fresh(hello);
   const bool challenge = (hello.flags & wire::kChallenge) != 0;
   if (established()) {
     if (challenge) return Meaning::kStale;  // of a session that has ended by now
@@ -28,7 +28,7 @@ void Handshake::establish(const wire::Hello& hello) {
 // Old hellos may come after the peer's own before that is answered: it shows that it is none by
 // sending back the nonce of this session, and keeps the answer.
 void Handshake::note(const wire::Hello& hello, const AddressPair& from, std::size_t bytes) {
-  const bool fresh = hello.target_nonce == nonce_;
+  const bool fresh = is_fresh(hello);
   if (answer_.due && answer_.to_fresh && !fresh) return;
   if (!(from == heard_by_)) largest_hello_ = 0;
   heard_by_ = from;

@@ -129,6 +129,8 @@ class Handshake {
   static constexpr std::size_t kRoundsOfFirst = 6;  // before others have their turn too
 
  private:
+  // It sends back our nonce: no hello of another session's.
+  bool is_fresh(const wire::Hello& hello) const { return hello.target_nonce == nonce_; }
   bool is_peers(const wire::Hello& hello) const {
     return hello.sender_nonce == peer_nonce_ && hello.sender_connection == peer_connection_;
   }
