@@ -396,6 +396,19 @@ def test_the_last_line_says_how_many_tests_ran_and_above_it_are_the_slowest(chec
     assert re.fullmatch(r"3 Python tests \(1 skipped\); all passed in \d+ s", last)
 
 
+def test_the_number_of_a_programs_threads_is_not_that_of_test_programs_at_once(
+    checkout: Path,
+) -> None:
+    """nproc takes OMP_NUM_THREADS for the number of cores, and tests run with one thread each."""
+    programs = checkout / "programs"
+    programs.mkdir()
+    write_program(programs / "nproc", 'echo "${OMP_NUM_THREADS:-7}"\n')
+    write_program(programs / "ctest", 'echo "ctest $*"\n')
+    path = f"{programs}:{os.environ['PATH']}"
+    done = run_tests(checkout, "exit 0\n", PATH=path, OMP_NUM_THREADS="3")
+    assert " -j 7 " in done.stdout, done.stdout + done.stderr
+
+
 def test_what_one_part_leaves_out_the_other_runs(checkout: Path) -> None:
     """The expressions that choose tests by their markers leave none out, and none for twice."""
     asked = 'while [ "$1" != -m ]; do shift; done; echo "chosen: $2"\n'

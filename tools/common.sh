@@ -16,7 +16,8 @@ export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1 PIP_ROOT_USER_ACTION=ignor
 # another, and its object would be kept for good. Tests, whose precompiled header differs from tree
 # to tree, are compiled in each.
 export CCACHE_BASEDIR="$PWD" CCACHE_NOHASHDIR=1 CCACHE_DEPEND=1
-JOBS=${JOBS:-$(nproc)}
+# nproc takes OMP_NUM_THREADS for the number of cores.
+JOBS=${JOBS:-$(env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT nproc)}
 # Ninja alone would start two more compilers than there are cores, each with a gigabyte of memory.
 export CMAKE_BUILD_PARALLEL_LEVEL=$JOBS
 DEBUG=${DEBUG:-}
