@@ -2,6 +2,8 @@
 
 #include <cstring>
 
+#include "support/same_bytes.h"
+
 namespace taco::harp {
 namespace {
 
@@ -42,7 +44,7 @@ void Exchanges::on_recv(RecvRequest& request, const Status& status) {
   exchange.receiving.code = status.code();
   if (status.ok()) {
     // The transport must not touch this any more: keep what it was.
-    if (exchange.target != exchange.expected) exchange.receiving.code = Code::kInternal;
+    if (!same_bytes(exchange.target, exchange.expected)) exchange.receiving.code = Code::kInternal;
     return;
   }
   exchange.expected = exchange.target;
@@ -84,7 +86,8 @@ void Exchanges::add(std::uint64_t tag, std::size_t bytes) {
   choose_ends(exchange);
   exchange.source.resize(bytes);
   exchange.target.resize(bytes);
-  fill(exchange);
+  random_.fill(exchange.source);
+  random_.fill(exchange.target);
   exchange.expected = exchange.source;
   exchange.send.key = exchange.recv.key = {1 + random_.below(3), tag};
   exchange.send.signature = exchange.recv.signature = kSignature;
@@ -101,17 +104,6 @@ void Exchanges::add(std::uint64_t tag, std::size_t bytes) {
     exchange.recv.sink = Sink::place(exchange.target.data());
   }
   exchange.send.context = exchange.recv.context = &exchange;
-}
-
-void Exchanges::fill(Exchange& exchange) {
-  for (std::vector<std::byte>* bytes : {&exchange.source, &exchange.target}) {
-    std::size_t at = 0;
-    for (; at + 8 <= bytes->size(); at += 8) {
-      const std::uint64_t value = random_.next();
-      std::memcpy(bytes->data() + at, &value, 8);
-    }
-    for (; at < bytes->size(); ++at) (*bytes)[at] = static_cast<std::byte>(random_.next());
-  }
 }
 
 bool Exchanges::step() {
@@ -190,7 +182,7 @@ std::string Exchanges::check(const Exchange& exchange) {
   const End &sending = exchange.sending, &receiving = exchange.receiving;
   if (sending.completions > 1 || receiving.completions > 1) return "completed twice";
   if (receiving.code == Code::kInternal) return "wrong bytes";
-  if (receiving.completions > 0 && exchange.target != exchange.expected) {
+  if (receiving.completions > 0 && !same_bytes(exchange.target, exchange.expected)) {
     return "written after completion";
   }
   if (!sending.done()) return "send never completed";

@@ -53,7 +53,6 @@ class Exchanges {
   void add(std::uint64_t tag, std::size_t bytes);
   std::size_t choose_size();
   void choose_ends(Exchange& exchange);
-  void fill(Exchange& exchange);
   void post_due(Exchange& exchange, Time now);
   void cancel_due(Exchange& exchange, Time now);
   static std::string check(const Exchange& exchange);

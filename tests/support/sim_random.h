@@ -1,7 +1,10 @@
 // Random numbers of simulations: the same ones for the same seed, everywhere. Test support.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
+#include <vector>
 
 #include "base/clock.h"
 
@@ -23,6 +26,14 @@ class SimRandom {
   }
   Duration between(Duration least, Duration most) {
     return least + static_cast<Duration>(below(static_cast<std::uint64_t>(most - least) + 1));
+  }
+  void fill(std::vector<std::byte>& bytes) {
+    std::size_t at = 0;
+    for (; at + 8 <= bytes.size(); at += 8) {
+      const std::uint64_t value = next();
+      std::memcpy(bytes.data() + at, &value, 8);
+    }
+    for (; at < bytes.size(); ++at) bytes[at] = static_cast<std::byte>(next());
   }
 
  private:

@@ -29,6 +29,7 @@ struct TwoHosts {
   double move(std::size_t bytes, Duration limit = 20 * kSecond,
               const std::function<void()>& disturb = nullptr) {
     const Time start = cluster.now();
+    if (!transfers.empty() && transfers.back().done()) transfers.pop_back();
     Transfer& transfer = transfers.emplace_back(++tag, bytes);
     cluster[1].matcher(0).recv(transfer.recv);
     cluster[0].matcher(1).send(transfer.send);
