@@ -37,6 +37,7 @@ _context.set_forkserver_preload(
         "torch.distributed.checkpoint",
         "taco_torch",
         "pytest",
+        "frozen_heap",
     ]
 )
 

@@ -240,6 +240,7 @@ def main() -> None:
     descriptor, *modules = sys.argv[1:]
     for module in modules:
         importlib.import_module(module)
+    importlib.import_module("frozen_heap")
     program = _serve(socket.socket(fileno=int(descriptor)))
     if program is not None:
         program()
