@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 import torch
 from fabric import why_unavailable
-from marks import whole
 from torchrun import run_forked
 from warm_python import WarmProcess, WarmPython
 
@@ -69,6 +68,7 @@ sys.exit(status)
 """
 
 
+@pytest.mark.whole
 def test_no_thread_of_the_baseline_outlives_its_group(python: WarmPython, tmp_path: Path) -> None:
     """One that does may abort the process at its exit, after the result."""
     script = tmp_path / "count_threads.py"
@@ -269,6 +269,7 @@ def test_the_demo_starts_ranks_that_take_themselves_for_two_hosts(
         ]
 
 
+@pytest.mark.whole
 def test_compressed_digits_send_less_and_replicas_stay_identical(
     lightcc_demo: ModuleType,
     python: WarmPython,
@@ -300,6 +301,7 @@ def losses(output: str) -> tuple[float, float]:
     return float(match[1]), float(match[2])
 
 
+@pytest.mark.whole
 def test_digits_are_learnt_and_replicas_stay_identical(tmp_path: Path) -> None:
     torchrun(2, "train_digits.py", "--json", str(tmp_path / "result.json"))
     result = json.loads((tmp_path / "result.json").read_text())
@@ -351,7 +353,8 @@ def test_characters_are_learnt_from_compressed_gradients(
     assert said in err
 
 
-@pytest.mark.parametrize("hosts", [1, whole(2)])
+@pytest.mark.whole
+@pytest.mark.parametrize("hosts", [1, 2])
 def test_the_collectives_benchmark_measures_both_backends(hosts: int, tmp_path: Path) -> None:
     reason = why_unavailable()
     if hosts > 1 and reason:
@@ -367,6 +370,7 @@ def test_the_collectives_benchmark_measures_both_backends(hosts: int, tmp_path: 
     assert all((row["limit_s"] is not None) == (row["bytes"] >= 1 << 20) for row in rows)
 
 
+@pytest.mark.whole
 def test_a_gpt_larger_than_its_memory_is_trained_and_its_last_step_drawn(tmp_path: Path) -> None:
     if BACKEND != "taco":
         pytest.skip("the cache is taco's")

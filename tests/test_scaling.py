@@ -12,7 +12,6 @@ import emulated
 import pytest
 import scaling
 from fabric import why_unavailable
-from marks import whole
 
 SCRIPT = Path(__file__).parents[1] / "benchmarks" / "scaling.py"
 
@@ -80,6 +79,7 @@ def run(tmp_path: Path, *options: str) -> dict:
     return json.loads(path.read_text())
 
 
+@pytest.mark.whole
 def test_on_one_host_ways_to_cross_a_network_are_left_out_with_the_reason(tmp_path: Path) -> None:
     pytest.importorskip("taco_torch", reason="the package is not installed")
     options = "--hosts 1 --ranks 2 --models resnet50 --scale 100 --emulate-compute 20"
@@ -89,7 +89,8 @@ def test_on_one_host_ways_to_cross_a_network_are_left_out_with_the_reason(tmp_pa
         assert "one host" in found["left_out"][name]
 
 
-@pytest.mark.parametrize("measure", [whole("models"), whole("ratios"), "all_reduce"])
+@pytest.mark.whole
+@pytest.mark.parametrize("measure", ["models", "ratios", "all_reduce"])
 def test_every_measurement_fits_between_hosts_its_limit(tmp_path: Path, measure: str) -> None:
     pytest.importorskip("taco_torch", reason="the package is not installed")
     reason = why_unavailable()

@@ -2,8 +2,9 @@
 # test.sh quick|rest|all [PYTEST ARGUMENTS]: tests in one run, C++ and Python. "quick" is what a
 # change is tried with; "rest" is what that leaves out: tests marked or labelled "whole",
 # ThreadSanitizer, the fuzz targets; "all" is both at once.
-# PYTEST_JOBS=N: in so many processes; SLOWEST=N: lists the N slowest tests. Whatever happens, also
-# ^C, nothing stays behind; and what should have ended by itself but did not fails the run.
+# PYTEST_JOBS=N: in so many processes; by default one more than there are cores, since tests also
+# wait. SLOWEST=N: lists the N slowest tests. Whatever happens, also ^C, nothing stays behind; and
+# what should have ended by itself but did not fails the run.
 source "$(dirname "$0")/common.sh"
 readonly PART=${1:?quick, rest or all}
 shift
@@ -13,7 +14,7 @@ case $PART in
   all) ctest_part=() shared="not alone" ;;
   *) die "test.sh: unknown part '$PART' (quick, rest or all)" ;;
 esac
-readonly SEEDS=${TACO_SIM_SEEDS:-10000} JOBS_OF_PYTEST=${PYTEST_JOBS:-2}
+readonly SEEDS=${TACO_SIM_SEEDS:-10000} JOBS_OF_PYTEST=${PYTEST_JOBS:-$((JOBS + 1))}
 grouped tools/setup.sh tests
 export PATH="$VENV/bin:$PATH:/usr/sbin:/sbin"
 

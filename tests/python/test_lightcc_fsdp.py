@@ -43,6 +43,7 @@ from lightcc_sharded import (
     whole_gradients,
     whole_numbers,
 )
+from marks import whole
 from spawn_ranks import Ranks
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
@@ -413,7 +414,7 @@ def farthest(found: list[float], wanted: list[float]) -> float:
     return max(abs(a - b) / b for a, b in zip(found, wanted, strict=True))
 
 
-@pytest.mark.parametrize("mesh", [line, square])
+@pytest.mark.parametrize("mesh", [whole(line), square])
 def test_losses_stay_near_those_of_whole_gradients(
     ranks: Ranks, mesh: Callable[[], DeviceMesh]
 ) -> None:

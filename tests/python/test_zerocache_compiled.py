@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import taco_only
+from marks import whole
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 from zerocache_models import PAGE, TinyGPT, adamw, batches, make_cache
@@ -133,7 +134,7 @@ def test_graphs_of_a_cache_that_is_closed_run_on_ordinary_memory(tmp_path: Path)
     compiled(tokens).backward()
 
 
-@pytest.mark.parametrize("name", ["gpt2", "bert"])
+@pytest.mark.parametrize("name", [whole("gpt2"), "bert"])
 def test_graphs_of_transformers_break_no_more_often_than_in_torch(
     name: str, tmp_path: Path
 ) -> None:

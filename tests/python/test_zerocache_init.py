@@ -337,6 +337,7 @@ print(status("VmHWM") - before + status("RssShmem"))
 """
 
 
+@pytest.mark.whole
 def test_a_model_is_built_that_memory_could_not_hold(tmp_path: Path) -> None:
     """The peak is the caps, the largest module and little else."""
     caps, largest = 64 * MIB, 16 * MIB
