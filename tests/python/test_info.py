@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -24,10 +25,16 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture(scope="module")
-def run() -> Iterator[Run]:
-    """Runs code, with variables of its own, where torch has been imported and taco_torch not."""
-    with WarmPython(["torch"], {"TORCH_DEVICE_BACKEND_AUTOLOAD": "1"}) as python:
-        yield lambda code, **own: python.run(["-c", code], {**os.environ, **own})
+def python() -> Iterator[WarmPython]:
+    """Programs begin where torch has been imported and taco_torch not."""
+    with WarmPython(["torch"], {"TORCH_DEVICE_BACKEND_AUTOLOAD": "1"}) as made:
+        yield made
+
+
+@pytest.fixture
+def run(python: WarmPython) -> Run:
+    """Runs code, with variables of its own."""
+    return lambda code, **own: python.run(["-c", code], {**os.environ, **own})
 
 
 ONE_RANK = """
@@ -56,15 +63,17 @@ def test_info_prints_facts_for_people_and_machines() -> None:
 
 
 @pytest.mark.parametrize("option", [[], ["--json"], ["--env-markdown"]])
-def test_info_ends_quietly_when_nobody_reads_on(option: list[str]) -> None:
+def test_info_ends_quietly_when_nobody_reads_on(python: WarmPython, option: list[str]) -> None:
     """As `python -m taco_torch.info | head -1` does."""
-    command = [sys.executable, "-m", "taco_torch.info", *option]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
-        process.stdout.close()
-        assert process.stderr.read() == b""
+    reading, writing = os.pipe()
+    os.close(reading)
+    with open(writing, "wb") as unread, tempfile.TemporaryFile() as errors:
+        process = python.popen(
+            ["-m", "taco_torch.info", *option], None, None, unread.fileno(), errors.fileno()
+        )
         assert process.wait(120) == -signal.SIGPIPE
+        errors.seek(0)
+        assert errors.read() == b""
 
 
 def test_one_rank_alone_works_without_network(run: Run) -> None:
