@@ -2,8 +2,9 @@
 
     python examples/demo.py [--ranks 2] [--epochs 12]
 
-gloo and taco take turns of a few steps in the same processes (paired_training.py). Prints one table
-and saves out/demo.png.
+gloo and taco take turns of a few steps in the same processes (paired_training.py). Prints one
+table, which fits a terminal of 80 columns and 24 lines with all that stands around it, and saves
+out/demo.png.
 """
 
 from __future__ import annotations
@@ -30,8 +31,18 @@ LOG = TOP / "out" / "demo.log"
 # taco's turns go over these, TACO_TRANSPORT.
 RUNS = [("shared memory", "shm"), ("HARP over UDP", "udp")]
 NEXT = """\
-next: make demo-lightcc    gradients compressed, 5x on a slow network; needs root, to emulate one
-      make demo-zerocache  a GPT in a tenth of the memory of its state; needs 1 GB of disk"""
+next: make demo-lightcc    compressed gradients, 5x on a slow network; as root
+      make demo-zerocache  a GPT in a tenth of its state's memory; 1 GB of disk"""
+
+# What is said of a transport over which taco's steps were slower than gloo's.
+SLOWER = {
+    "shm": """\
+Shared memory lost to gloo, as it should not: if this machine was busy with
+something else meanwhile, try again when it is idle.""",
+    "udp": """\
+HARP is for ranks on different hosts. On one host its packets lose to TCP, of
+which the loopback carries 64 kB at once; taco takes shared memory there.""",
+}
 
 
 def last_lines(path: Path, count: int) -> str:
@@ -84,38 +95,36 @@ def remarks(results: list[dict[str, Any]]) -> tuple[list[str], bool]:
         if result["taco_bytes"] < 4 * result["parameters"] * result["steps"]:
             notes.append(f"{result['title']}: not all gradients went over taco: something is wrong")
             good = False
-        if result["transport"] == "udp" and ratios(result, "step_ms")[1] < 1:
-            notes.append(
-                "HARP is for ranks on different hosts. On one host its packets lose to TCP, which\n"
-                "the loopback carries in pieces of 64 kB; taco takes shared memory there by itself."
-            )
+        if ratios(result, "step_ms")[1] < 1:
+            notes.append(SLOWER[result["transport"]])
     return notes, good
 
 
-def row(title: str, accuracy: float, step: float, communication: float, last: str) -> list[str]:
+def milliseconds(value: float) -> str:
+    return f"{value:.1f} ms" if value < 99.95 else f"{value:.0f} ms"
+
+
+def row(title: str, accuracy: float, step: float, communication: float, *speed: str) -> list[str]:
     share = communication / step
-    return [
-        title,
-        f"{accuracy:.1%}",
-        f"{step:.1f} ms",
-        f"{communication:.1f} ms ({share:.0%})",
-        last,
-    ]
+    times = (milliseconds(step), f"{milliseconds(communication)}, {share:.0%}")
+    return [title, f"{accuracy:.1%}", *times, *speed]
 
 
 def table(results: list[dict[str, Any]]) -> Table:
-    first = results[0]
-    made = Table(title=f"Handwritten digits, DDP, {first['world']} ranks on this machine")
-    made.add_column("transport")
-    headings = ("accuracy", "step", "communication", "gloo's step / its own: median, middle half")
-    for heading in headings:
-        made.add_column(heading, justify="right")
+    made = Table(
+        title=f"Handwritten digits, DDP, {results[0]['world']} ranks on this machine",
+        show_edge=False,
+        pad_edge=False,
+    )
+    made.add_column("transport", no_wrap=True)
+    for heading in ("accuracy", "step", "communication", "speed", "middle half"):
+        made.add_column(heading, justify="right", no_wrap=True)
     baseline = [
         statistics.median(value for result in results for value in values(result, "gloo", name))
         for name in ("step_ms", "communication_ms")
     ]
     accuracy = min(result["backends"]["gloo"]["accuracy"] for result in results)
-    made.add_row(*row("gloo, TCP", accuracy, *baseline, "1.00x"))
+    made.add_row(*row("gloo, TCP", accuracy, *baseline, "1.00x", ""))
     for result in results:
         own = [
             statistics.median(values(result, "taco", name))
@@ -123,18 +132,19 @@ def table(results: list[dict[str, Any]]) -> Table:
         ]
         low, median, high = ratios(result, "step_ms")
         accuracy = result["backends"]["taco"]["accuracy"]
-        last = f"{median:.2f}x   {low:.2f} to {high:.2f}"
-        made.add_row(*row(f"taco, {result['title']}", accuracy, *own, last))
+        speed = (f"{median:.2f}x", f"{low:.2f}-{high:.2f}")
+        made.add_row(*row(f"taco, {result['title']}", accuracy, *own, *speed))
     return made
 
 
 def workload(result: dict[str, Any]) -> str:
     pairs = len(result["backends"]["gloo"]["turns"])
     return (
-        f"A perceptron of {result['parameters'] / 1e6:.1f} M parameters, small batches: each step"
-        f" averages {4 * result['parameters'] / 1e6:.1f} MB of gradients\n"
-        f"after {result['batch']} images a rank. gloo and taco take turns of"
-        f" {result['turn_steps']} steps in the same processes, {pairs} pairs a row."
+        f"A perceptron of {result['parameters'] / 1e6:.1f} M parameters: each step averages"
+        f" {4 * result['parameters'] / 1e6:.1f} MB of gradients after\n"
+        f"{result['batch']} images a rank. gloo and taco take turns of {result['turn_steps']} steps"
+        " in the same processes.\n"
+        f"speed: gloo's step / taco's of two turns side by side, median of {pairs} pairs."
     )
 
 
@@ -150,7 +160,7 @@ def plot(results: list[dict[str, Any]], path: Path) -> None:
     places = range(len(titles))
     axes.barh(places, rest, color="#9db4c0", label="computation alone")
     bars = axes.barh(places, communication, left=rest, color="#e07a5f", label="communication")
-    labels = [f"{milliseconds:.1f} ms" for milliseconds in communication]
+    labels = [milliseconds(busy) for busy in communication]
     axes.bar_label(bars, labels=labels, label_type="center", fontsize=8)
     axes.set_yticks(places, titles)
     axes.invert_yaxis()
@@ -173,25 +183,29 @@ def parse(words: list[str] | None) -> argparse.Namespace:
     return arguments
 
 
+def show(results: list[dict[str, Any]], console: Console) -> bool:
+    """Prints the table, what it needs to be understood and what to try next. Returns whether all
+    results are as they should be."""
+    console.print()
+    console.print(table(results))
+    notes, good = remarks(results)
+    print(workload(results[0]), *notes, sep="\n")
+    picture = TOP / "out" / "demo.png"
+    plot(results, picture)
+    print(f"plot: {picture.relative_to(TOP)}\n{NEXT}")
+    return good
+
+
 def main() -> int:
     arguments = parse(None)
     LOG.parent.mkdir(exist_ok=True)
     LOG.write_text("")
     results = []
     for title, transport in RUNS:
-        print(f"gloo and taco over {title}, in turns ...", flush=True)
+        print(f"gloo and taco in turns: {title} ...", flush=True)
         results.append(train(title, transport, arguments))
-    console = Console(width=None if sys.stdout.isatty() else 110)
-    console.print()
-    console.print(table(results))
-    print(workload(results[0]))
-    notes, good = remarks(results)
-    for note in notes:
-        print(note)
-    picture = TOP / "out" / "demo.png"
-    plot(results, picture)
-    print(f"plot: {picture.relative_to(TOP)}\n{NEXT}")
-    return 0 if good else 1
+    console = Console(width=None if sys.stdout.isatty() else 80)
+    return 0 if show(results, console) else 1
 
 
 if __name__ == "__main__":

@@ -106,8 +106,8 @@ def remarks(results: list[dict[str, Any]], arguments: argparse.Namespace) -> tup
     notes, good = [], True
     if arguments.rate is None:
         notes.append(
-            "One host that plays two, over loopback: accuracy and bytes are as between hosts, the\n"
-            "times are not. Run it as root to see what the bytes save on a slow network."
+            "One host that plays two, over loopback: accuracy and bytes are as between\n"
+            "hosts, times are not. As root you see what the bytes save on a slow network."
         )
     for result in results:
         title, status = result["title"], result["exit_status"]
@@ -133,7 +133,7 @@ def images_apart(dense: dict[str, Any], sparse: dict[str, Any]) -> str:
     by_seed = [a - b for a, b in zip(sparse["right"], dense["right"], strict=True)]
     shown = ", ".join(f"{each:+d}" if each else "0" for each in by_seed)
     return (
-        f"Over {len(by_seed)} seeds {sparse['title']} gets {right} of {images} test images right, "
+        f"Over {len(by_seed)} seeds {sparse['title']} gets {right} of {images} test images right,\n"
         f"{dense['title']} {baseline}: {gap} (by seed: {shown})."
     )
 
@@ -145,11 +145,13 @@ def show_bytes(count: float | None) -> str:
 def table(results: list[dict[str, Any]], arguments: argparse.Namespace) -> Table:
     baseline = results[0]
     place = f"2 hosts at {arguments.rate}" if arguments.rate else "one host that plays two"
-    made = Table(title=f"Handwritten digits, DDP, {baseline['world']} ranks, {place}")
-    made.add_column("gradients by")
-    headings = ("accuracy", "step", f"times as fast as {baseline['title']}", "a host sends a step")
-    for heading in headings:
-        made.add_column(heading, justify="right")
+    made = Table(
+        title=f"Handwritten digits, DDP, {baseline['world']} ranks, {place}",
+        caption=f"speed: {baseline['title']}'s step / its own",
+    )
+    made.add_column("gradients by", no_wrap=True)
+    for heading in ("accuracy", "step", "speed", "a host sends a step"):
+        made.add_column(heading, justify="right", no_wrap=True)
     for result in results:
         ratio = f" {arguments.ratio:.0%}" if result["compress"] == "topk" else ""
         made.add_row(
@@ -199,6 +201,23 @@ def parse(words: list[str] | None) -> argparse.Namespace:
     return arguments
 
 
+def show(
+    results: list[dict[str, Any]],
+    seeded: list[dict[str, Any]],
+    arguments: argparse.Namespace,
+    console: Console,
+) -> bool:
+    """Prints the table and what it needs to be understood, on a screen of 80 columns. Returns
+    whether all results are as they should be."""
+    console.print()
+    console.print(table(results, arguments))
+    picture = TOP / "out" / "demo_lightcc.png"
+    plot(results, picture)
+    notes, good = remarks(results, arguments)
+    print(images_apart(*seeded), f"plot: {picture.relative_to(TOP)}", *notes, sep="\n")
+    return good
+
+
 def main() -> int:
     arguments = parse(None)
     reason = why_unavailable()
@@ -207,17 +226,8 @@ def main() -> int:
         arguments.rate = None
     results = [train(*run, arguments) for run in RUNS]
     seeded = [train(*RUNS[place], arguments, arguments.seeds) for place in (0, -1)]
-    console = Console(width=None if sys.stdout.isatty() else 110)
-    console.print()
-    console.print(table(results, arguments))
-    print(images_apart(*seeded))
-    picture = TOP / "out" / "demo_lightcc.png"
-    plot(results, picture)
-    console.print(f"plot: {picture.relative_to(TOP)}")
-    notes, good = remarks(results, arguments)
-    for note in notes:
-        console.print(note)
-    return 0 if good else 1
+    console = Console(width=None if sys.stdout.isatty() else 80)
+    return 0 if show(results, seeded, arguments, console) else 1
 
 
 if __name__ == "__main__":

@@ -53,8 +53,8 @@ def peak(memory: dict[str, Any], cache: dict[str, Any]) -> str:
     caps = cache["tiers"]["device"] + cache["tiers"]["host"]
     return (
         f"Of its peak of {megabytes(cache['peak_bytes'])}, {megabytes(caps)} are parameters and "
-        f"state, {megabytes(memory['activation_bytes'])} activations that\nthe backward pass "
-        "needs; the rest is gradients until they are stepped, and what torch computes with."
+        f"state, {megabytes(memory['activation_bytes'])} activations\nthat the backward pass "
+        "needs; the rest is gradients until they are stepped,\nand what torch computes with."
     )
 
 
@@ -62,29 +62,22 @@ def table(memory: dict[str, Any], cache: dict[str, Any]) -> Table:
     caps = cache["tiers"]["device"] + cache["tiers"]["host"]
     state = memory["state_bytes"]
     made = Table(
-        title=f"A GPT of {memory['parameters'] / 1e6:.1f} M parameters on Python's manual: "
-        f"{megabytes(state)} of parameters and optimizer state"
+        title=f"A GPT of {memory['parameters'] / 1e6:.1f} M parameters, trained on Python's manual"
     )
-    made.add_column("")
-    for heading in ("last loss", "step", "peak memory", "of it for that state", "disk, each step"):
-        made.add_column(heading, justify="right")
-    made.add_row(
-        MEMORY,
-        f"{memory['losses'][-1]:.6f}",
-        f"{memory['step_s']:.2f} s",
-        megabytes(memory["peak_bytes"]),
-        megabytes(state),
-        "-",
-    )
-    made.add_row(
-        CACHE,
-        f"{cache['losses'][-1]:.6f}",
-        f"{cache['step_s']:.2f} s ({cache['step_s'] / memory['step_s']:.2f}x)",
-        megabytes(cache["peak_bytes"]),
-        f"{megabytes(caps)} (1 : {state / caps:.1f})",
-        f"{megabytes(cache['moved']['ssd to host'])} read, "
-        f"{megabytes(cache['moved']['host to ssd'])} written",
-    )
+    made.add_column("", no_wrap=True)
+    for heading in (MEMORY, CACHE):
+        made.add_column(heading, justify="right", no_wrap=True)
+    slowdown = cache["step_s"] / memory["step_s"]
+    read, written = cache["moved"]["ssd to host"], cache["moved"]["host to ssd"]
+    losses = [f"{result['losses'][-1]:.6f}" for result in (memory, cache)]
+    steps = [f"{memory['step_s']:.2f} s", f"{cache['step_s']:.2f} s ({slowdown:.2f}x)"]
+    made.add_row("last loss", *losses)
+    made.add_row("step", *steps)
+    made.add_row("peak memory", megabytes(memory["peak_bytes"]), megabytes(cache["peak_bytes"]))
+    held = f"{megabytes(caps)} (1 : {state / caps:.1f})"
+    made.add_row("of it parameters and state", megabytes(state), held)
+    made.add_row("read from the disk, each step", "-", megabytes(read))
+    made.add_row("written to the disk, each step", "-", megabytes(written))
     return made
 
 
@@ -101,6 +94,23 @@ def parse(words: list[str] | None) -> argparse.Namespace:
     return arguments
 
 
+def show(memory: dict[str, Any], cache: dict[str, Any], picture: Path, console: Console) -> bool:
+    """Prints the table and what it needs to be understood, on a screen of 80 columns. Returns
+    whether both have learnt the same."""
+    console.print()
+    console.print(table(memory, cache))
+    apart, count = difference(memory, cache), len(memory["losses"])
+    print(
+        peak(memory, cache),
+        f"what lay where in the last step: {picture.relative_to(TOP)}",
+        f"losses of all {count} steps are equal to {apart:.1e} of their value",
+        sep="\n",
+    )
+    if apart > TOLERANCE:
+        print(f"that is more than {TOLERANCE:.0e}: something is wrong")
+    return apart <= TOLERANCE
+
+
 def main() -> int:
     arguments = parse(None)
     memory = train(["--in-memory"], arguments)
@@ -108,16 +118,8 @@ def main() -> int:
     directory = f"{arguments.directory}:1GiB"
     flags = ["--ssd", directory, "--step-in-backward", "--plot", str(picture)]
     cache = train(flags, arguments)
-    console = Console(width=None if sys.stdout.isatty() else 110)
-    console.print()
-    console.print(table(memory, cache))
-    print(peak(memory, cache))
-    console.print(f"what lay where in the last step: {picture.relative_to(TOP)}")
-    apart = difference(memory, cache)
-    console.print(f"losses of all {arguments.steps} steps are equal to {apart:.1e} of their value")
-    if apart > TOLERANCE:
-        console.print(f"that is more than {TOLERANCE:.0e}: something is wrong")
-    return 0 if apart <= TOLERANCE else 1
+    console = Console(width=None if sys.stdout.isatty() else 80)
+    return 0 if show(memory, cache, picture, console) else 1
 
 
 if __name__ == "__main__":

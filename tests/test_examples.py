@@ -148,17 +148,53 @@ def test_the_demos_ratio_is_the_median_of_paired_turns_with_its_middle_half(
     for backend in result["backends"].values():
         backend["turns"][1]["step_ms"] *= 7
     assert demo.ratios(result, "step_ms") == pytest.approx((1.2, 1.5, 1.7))
-    console = demo.Console(width=110)
+    console = demo.Console(width=80)
     with console.capture() as shown:
         console.print(demo.table([result]))
-    assert re.search(r"taco, shared memory .* 99.0% .* 1\.50x +1\.20 to 1\.70", shown.get())
+    assert re.search(r"taco, shared memory .* 99.0% .* 1\.50x [^\n]*1\.20-1\.70", shown.get())
     assert "1.1 M parameters" in demo.workload(result)
     assert "4.5 MB of gradients" in demo.workload(result)
+
+
+def assert_fits_a_screen(shown: str, lines_around: int) -> None:
+    """A terminal of 80 columns and 24 lines shows it with so many other lines; nothing is wrapped
+    or cut."""
+    lines = shown.splitlines()
+    assert max(map(len, lines)) < 80, shown
+    assert len(lines) + lines_around <= 24, shown
+    assert "…" not in shown
+
+
+@pytest.mark.parametrize("factors", [[0.07, 0.08, 0.09], [77.777, 88.888, 99.994]])
+def test_the_demos_result_fits_a_screen(
+    demo: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    factors: list[float],
+) -> None:
+    """With the longest figures, and every note of a run that went well."""
+    monkeypatch.setattr(demo, "plot", lambda results, path: None)
+    results = [pair(transport, factors * 99, accuracy=1.0) for _, transport in demo.RUNS]
+    for result in results:
+        for backend in result["backends"].values():
+            for turn in backend["turns"]:
+                turn["step_ms"] *= 90 if factors[0] > 1 else 8
+                turn["communication_ms"] = turn["step_ms"]
+    assert demo.show(results, demo.Console(width=80))
+    shown = capsys.readouterr().out
+    # A line while each transport is tried, and the prompt.
+    assert_fits_a_screen(shown, lines_around=len(demo.RUNS) + 1)
+    for said in ("100%", "communication", "make demo-lightcc", "make demo-zerocache"):
+        assert said in shown
+    assert ("different hosts" in shown) == (factors[0] < 1)
 
 
 def test_the_demo_says_what_harp_is_for_where_it_loses(demo: ModuleType) -> None:
     slow, good = demo.remarks([pair("udp", [0.7, 0.8])])
     assert ["different hosts" in note for note in slow] == [True]
+    assert good
+    slow, good = demo.remarks([pair("shm", [0.7, 0.8])])
+    assert ["when it is idle" in note for note in slow] == [True]
     assert good
     assert demo.remarks([pair("udp", [1.1, 1.2])]) == ([], True)
 
@@ -233,10 +269,33 @@ def test_the_demo_of_compression_says_by_how_many_images_topk_differs(
     dense = {"title": "gloo", "right": [356, 355, 357], "test_images": 360}
     worse = {"title": "taco, TopK", "right": [355, 355, 358], "test_images": 360}
     assert lightcc_demo.images_apart(dense, {**worse, "right": [350, 355, 358]}) == (
-        "Over 3 seeds taco, TopK gets 1063 of 1080 test images right, gloo 1068: 5 fewer "
-        "(by seed: -6, 0, +1)."
+        "Over 3 seeds taco, TopK gets 1063 of 1080 test images right,\n"
+        "gloo 1068: 5 fewer (by seed: -6, 0, +1)."
     )
     assert "gloo 1068: as many" in lightcc_demo.images_apart(dense, worse)
+
+
+@pytest.mark.parametrize("rate", ["100mbit", None])
+def test_the_result_of_the_demo_of_compression_fits_a_screen(
+    lightcc_demo: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    rate: str | None,
+) -> None:
+    monkeypatch.setattr(lightcc_demo, "plot", lambda results, path: None)
+    results = [
+        {**HOSTS_DENSE, "title": title, "compress": compression, "world": 4, "accuracy": 1.0}
+        for title, _, compression in lightcc_demo.RUNS
+    ]
+    for result in results:
+        result |= {"step_ms": 9999.9, "host_bytes_per_step": 99_999e3}
+    counts = {"test_images": 360, "right": [360] * 5}
+    seeded = [{**counts, "title": "gloo"}, {**counts, "title": "taco, TopK", "right": [250] * 5}]
+    arguments = argparse.Namespace(rate=rate, ratio=0.01)
+    assert lightcc_demo.show(results, seeded, arguments, lightcc_demo.Console(width=80))
+    shown = capsys.readouterr().out
+    assert "(by seed: -110, -110" in shown
+    assert_fits_a_screen(shown, lines_around=1)
 
 
 def test_the_demo_of_compression_refuses_a_single_seed(
@@ -392,8 +451,23 @@ def zerocache_demo(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 def test_the_demo_of_the_cache_says_what_its_peak_of_memory_is(zerocache_demo: ModuleType) -> None:
     cache = {"peak_bytes": 480e6, "tiers": {"device": 12e6, "host": 17e6}}
-    said = zerocache_demo.peak({"activation_bytes": 273e6}, cache)
+    said = zerocache_demo.peak({"activation_bytes": 273e6}, cache).replace("\n", " ")
     assert said.startswith("Of its peak of 480 MB, 29 MB are parameters and state, 273 MB activa")
+
+
+@pytest.mark.parametrize("apart", [0.0, 1.0])
+def test_the_result_of_the_demo_of_the_cache_fits_a_screen(
+    zerocache_demo: ModuleType, capsys: pytest.CaptureFixture[str], apart: float
+) -> None:
+    memory = {"parameters": 25.3e6, "state_bytes": 9999e6, "activation_bytes": 9999e6}
+    memory |= {"losses": [99.123456] * 20, "step_s": 99.99, "peak_bytes": 9999e6}
+    cache = {"losses": [99.123456 + apart] * 20, "step_s": 999.99, "peak_bytes": 9999e6}
+    cache["tiers"] = {"device": 499e6, "host": 499e6}
+    cache["moved"] = {"ssd to host": 9999e6, "host to ssd": 9999e6}
+    picture = TOP / "out" / "demo_zerocache.png"
+    console = zerocache_demo.Console(width=80)
+    assert zerocache_demo.show(memory, cache, picture, console) == (apart == 0)
+    assert_fits_a_screen(capsys.readouterr().out, lines_around=1)
 
 
 def test_the_demo_of_the_cache_refuses_too_few_steps(
