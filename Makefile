@@ -6,7 +6,6 @@ SHELL := /bin/bash
 .PHONY: test-cuda bench lint asan tsan fuzz sim conformance faults clean
 
 VENV := .venv
-PYTHON := $(VENV)/bin/python
 
 help: ## Show this list
 	@printf 'taco_torch: a PyTorch backend with its own user-space transport\n\n'
@@ -20,15 +19,15 @@ wheel: ## Build one wheel for several torch versions (TORCHES="2.13 2.14", PYTHO
 
 demo: ## Train a real model over gloo, shared memory and HARP/UDP; one table, one plot
 	@tools/setup.sh install
-	@$(PYTHON) examples/demo.py
+	@$(VENV)/bin/python examples/demo.py
 
 demo-lightcc: ## Train it between two emulated hosts, gradients whole and compressed (root)
 	@tools/setup.sh install
-	@$(PYTHON) examples/demo_lightcc.py
+	@$(VENV)/bin/python examples/demo_lightcc.py
 
 demo-zerocache: ## Train a GPT in a tenth of the memory that its state takes, the rest on disk
 	@tools/setup.sh install
-	@$(PYTHON) examples/demo_zerocache.py
+	@$(VENV)/bin/python examples/demo_zerocache.py
 
 test: ## Run the tests that a change is tried with (C++ and Python; SLOWEST=50 lists the slowest)
 	@tools/test.sh quick
@@ -62,11 +61,11 @@ sim: ## Simulate 100,000 networks at their worst, from one seed each (SEEDS=1000
 
 conformance: ## torch's own distributed tests over taco, all that gloo passes
 	@tools/setup.sh install
-	@$(PYTHON) tests/conformance/run.py --backend taco
+	@$(VENV)/bin/python tests/conformance/run.py --backend taco
 
 faults: ## Kill 500 ranks at random moments; who survives must name the dead (KILLS=500)
 	@tools/setup.sh install
-	@$(PYTHON) tests/faults/campaign.py --kills $(or $(KILLS),500)
+	@$(VENV)/bin/python tests/faults/campaign.py --kills $(or $(KILLS),500)
 
 clean: ## Remove everything that was built, the virtual environment too
 	@rm -rf build out .venv .venv-* .mypy_cache .ruff_cache .pytest_cache

