@@ -26,7 +26,7 @@ MOST_BYTES = 20_000_000
 MOST_EXTENSION_BYTES = 5_000_000
 PLATFORM = re.compile(r"-cp3\d+-cp3\d+-manylinux_2_(\d+)_\w+\.whl$")
 
-pytestmark = pytest.mark.whole
+pytestmark = pytest.mark.whole(because="a wheel takes a build of its own, of several minutes")
 
 
 def run(*command: str | Path, where: Path = TOP, **variables: str) -> str:

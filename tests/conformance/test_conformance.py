@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.whole, pytest.mark.alone]
+pytestmark = [pytest.mark.whole(because="they are torch's own tests, not ours"), pytest.mark.alone]
 
 RUN = Path(__file__).parent / "run.py"
 

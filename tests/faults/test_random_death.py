@@ -14,7 +14,7 @@ KILLS = 24
 SEED = 5000
 
 
-@pytest.mark.whole
+@pytest.mark.whole(instead="PeerLoss.EverySurvivorNamesTheVictimWheneverItDies")
 def test_survivors_name_the_dead_rank_and_go_on_without_it() -> None:
     run = subprocess.run(
         [sys.executable, CAMPAIGN, "--kills", str(KILLS), "--seed", str(SEED), "--slowest", "5"],

@@ -78,7 +78,7 @@ def reports(done: subprocess.CompletedProcess[str], backend: str) -> list[dict[s
     return sorted(found, key=lambda entry: int(entry["rank"]))
 
 
-@pytest.mark.whole
+@pytest.mark.whole(because="its programs are others' and take minutes")
 @pytest.mark.parametrize(
     ("program", "packages", "starts_ranks", "modules"), CASES, ids=[c[0] for c in CASES]
 )
@@ -112,7 +112,7 @@ def test_a_framework_trains_as_over_gloo(
         assert len(ours["losses"]) >= 8
 
 
-@pytest.mark.whole
+@pytest.mark.whole(because="they are torchft's own tests, not ours")
 def test_torchfts_own_tests_of_its_groups_pass() -> None:
     for package in ("torchft", "parameterized"):
         pytest.importorskip(package, reason="not installed")

@@ -229,7 +229,7 @@ print("rank", rank, "lived {LIVES} times")
 """
 
 
-@pytest.mark.whole
+@pytest.mark.whole(instead="ManyPaths.WhoHasReceivedAllAndLeavesTellsSoByWhicheverLinkIsLeft")
 def test_a_lost_last_acknowledgement_is_no_death() -> None:
     fabric = pytest.importorskip("fabric")
     if why := fabric.why_unavailable():

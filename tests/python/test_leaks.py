@@ -54,7 +54,7 @@ def test_operations_leave_nothing_behind(transport: str) -> None:
             assert_flat(one, other)
 
 
-@pytest.mark.whole
+@pytest.mark.whole(instead="test_every_thread_has_a_name_and_ends_with_the_last_group")
 def test_fifty_new_beginnings_leave_nothing_behind(transport: str) -> None:
     with Ranks(2, {"TACO_TRANSPORT": transport, "TACO_LOG": "warning"}) as ranks:
         ranks.initialise()

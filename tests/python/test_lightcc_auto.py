@@ -120,7 +120,7 @@ def test_on_a_slow_network_it_sends_less_by_what_is_allowed(
 
 
 @needs_hosts
-@pytest.mark.whole
+@pytest.mark.whole(instead="test_on_a_slow_network_it_sends_less_by_what_is_allowed")
 @pytest.mark.parametrize("ranks_per_host", [(3, 1), (1, 2, 1)])
 def test_hosts_may_have_different_numbers_of_ranks(ranks_per_host: tuple[int, ...]) -> None:
     """The smallest has one, so each host's first rank codes whatever leaves it."""

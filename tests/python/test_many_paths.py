@@ -95,7 +95,7 @@ def test_a_link_that_dies_is_left_and_used_again_and_no_rank_sees_an_error(
             assert sum(ranks.run(paths_left)) - before >= 2
 
 
-@pytest.mark.whole
+@pytest.mark.whole(instead="ManyPaths.ALinkThatSlowsDownCarriesItsShareSoon")
 def test_a_link_that_slows_down_is_given_less(tmp_path: pathlib.Path) -> None:
     with Fabric(hosts=2, links=2, rate="200mbit") as fabric, host_ranks(fabric) as ranks:
         ranks.run(join)

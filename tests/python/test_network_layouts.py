@@ -42,7 +42,7 @@ def test_an_interface_that_comes_to_a_network_which_has_one_is_used() -> None:
         assert ranks.run(count_paths, 2) == [2, 2]
 
 
-@pytest.mark.whole
+@pytest.mark.whole(instead="test_an_interface_that_comes_to_a_network_which_has_one_is_used")
 def test_the_interface_that_the_kernel_prefers_may_go() -> None:
     with (
         Fabric(hosts=2, links=2, rate="200mbit", between="bridge") as fabric,

@@ -551,7 +551,7 @@ def shrinks_and_grows(changes: int, transport: str, deaths: Path | None) -> Stor
     return story
 
 
-def test_a_job_that_loses_ranks_and_takes_new_ones_trains_as_if_they_had_left_in_good_order(
+def test_a_job_that_loses_ranks_and_takes_new_ones_trains_as_if_they_had_left_in_order(
     transport: str, tmp_path: Path
 ) -> None:
     compare(4, transport, tmp_path)
@@ -568,7 +568,9 @@ def compare(changes: int, transport: str, folder: Path) -> None:
     )
 
 
-@pytest.mark.whole
+@pytest.mark.whole(
+    instead="test_a_job_that_loses_ranks_and_takes_new_ones_trains_as_if_they_had_left_in_order"
+)
 def test_a_job_shrinks_and_grows_many_times(transport: str, tmp_path: Path) -> None:
     """TACO_TEST_DEATHS says how many times; `pytest -rP` shows how long it took."""
     compare(int(os.environ.get("TACO_TEST_DEATHS", "12")), transport, tmp_path)

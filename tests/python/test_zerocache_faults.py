@@ -331,7 +331,7 @@ def test_a_disk_whose_reads_fail_once_or_for_good(tmp_path: Path) -> None:
     assert re.search(words, done.stdout), done.stdout
 
 
-@pytest.mark.whole
+@pytest.mark.whole(instead="Kill.AtRandomMomentsOfSaveLosesNothingThatWasSaved")
 def test_kills_at_random_moments_lose_nothing_that_was_saved(tmp_path: Path) -> None:
     program = Path(__file__).parents[1] / "support" / "zerocache_kills.py"
     command = [sys.executable, str(program), str(tmp_path / "kills"), "--kills", KILLS]

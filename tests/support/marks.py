@@ -9,4 +9,4 @@ import pytest
 
 def whole(*values: object) -> Any:
     """One value of a parametrised test, of which `make test` has others and `make test-all` all."""
-    return pytest.param(*values, marks=pytest.mark.whole)
+    return pytest.param(*values, marks=pytest.mark.whole(instead="the other values"))
