@@ -68,7 +68,7 @@ sys.exit(status)
 """
 
 
-@pytest.mark.whole
+@pytest.mark.whole(because="the threads that it counts are gloo's")
 def test_no_thread_of_the_baseline_outlives_its_group(python: WarmPython, tmp_path: Path) -> None:
     """One that does may abort the process at its exit, after the result."""
     script = tmp_path / "count_threads.py"
@@ -328,7 +328,9 @@ def test_the_demo_starts_ranks_that_take_themselves_for_two_hosts(
         ]
 
 
-@pytest.mark.whole
+@pytest.mark.whole(
+    instead="tests/python/test_lightcc_auto.py::test_on_a_slow_network_it_sends_less_by_what_is_allowed"
+)
 def test_compressed_digits_send_less_and_replicas_stay_identical(
     lightcc_demo: ModuleType,
     python: WarmPython,
@@ -360,7 +362,7 @@ def losses(output: str) -> tuple[float, float]:
     return float(match[1]), float(match[2])
 
 
-@pytest.mark.whole
+@pytest.mark.whole(instead="test_gloo_and_taco_learn_the_same_in_turns")
 def test_digits_are_learnt_and_replicas_stay_identical(tmp_path: Path) -> None:
     torchrun(2, "train_digits.py", "--json", str(tmp_path / "result.json"))
     result = json.loads((tmp_path / "result.json").read_text())
@@ -382,7 +384,7 @@ def test_a_checkpoint_of_two_ranks_resumes_on_three(python: WarmPython, tmp_path
     assert losses(second)[0] < losses(first)[1] + 0.3
 
 
-@pytest.mark.whole(instead="test_compressed_digits_send_less_and_replicas_stay_identical")
+@pytest.mark.whole(instead="tests/python/test_lightcc_fsdp.py::test_topk_learns_between_replicas")
 @pytest.mark.parametrize(
     ("parallel", "compression", "said"),
     [
@@ -414,7 +416,7 @@ def test_characters_are_learnt_from_compressed_gradients(
     assert said in err
 
 
-@pytest.mark.whole
+@pytest.mark.whole(because="it runs a program that measures")
 @pytest.mark.parametrize("hosts", [1, 2])
 def test_the_collectives_benchmark_measures_both_backends(hosts: int, tmp_path: Path) -> None:
     reason = why_unavailable()
@@ -431,7 +433,9 @@ def test_the_collectives_benchmark_measures_both_backends(hosts: int, tmp_path: 
     assert all((row["limit_s"] is not None) == (row["bytes"] >= 1 << 20) for row in rows)
 
 
-@pytest.mark.whole
+@pytest.mark.whole(
+    instead="tests/python/test_zerocache_memory.py::test_the_peak_is_caps_gradients_and_little_else"
+)
 def test_a_gpt_larger_than_its_memory_is_trained_and_its_last_step_drawn(tmp_path: Path) -> None:
     if BACKEND != "taco":
         pytest.skip("the cache is taco's")

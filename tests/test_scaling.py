@@ -79,7 +79,7 @@ def run(tmp_path: Path, *options: str) -> dict:
     return json.loads(path.read_text())
 
 
-@pytest.mark.whole
+@pytest.mark.whole(instead="test_a_host_sends_what_the_choice_says")
 def test_on_one_host_ways_to_cross_a_network_are_left_out_with_the_reason(tmp_path: Path) -> None:
     pytest.importorskip("taco_torch", reason="the package is not installed")
     options = "--hosts 1 --ranks 2 --models resnet50 --scale 100 --emulate-compute 20"
@@ -89,7 +89,7 @@ def test_on_one_host_ways_to_cross_a_network_are_left_out_with_the_reason(tmp_pa
         assert "one host" in found["left_out"][name]
 
 
-@pytest.mark.whole
+@pytest.mark.whole(instead="test_a_step_waits_for_computation_or_for_the_wire")
 @pytest.mark.parametrize("measure", ["models", "ratios", "all_reduce"])
 def test_every_measurement_fits_between_hosts_its_limit(tmp_path: Path, measure: str) -> None:
     pytest.importorskip("taco_torch", reason="the package is not installed")

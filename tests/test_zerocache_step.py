@@ -37,7 +37,7 @@ def test_a_limit_is_the_slowest_of_computing_and_each_way(monkeypatch: pytest.Mo
     assert judge(cached, base, {"copy": 1e12, "read": 1e12, "write": 1e12})["limit_s"] == 1.0
 
 
-@pytest.mark.whole
+@pytest.mark.whole(because="it runs a program that measures; the tests of the cache compare losses")
 def test_a_small_training_learns_the_same_in_a_cache(tmp_path: Path) -> None:
     result = tmp_path / "result.json"
     command = [sys.executable, str(BENCHMARKS / "zerocache_step.py"), "--only", "half_on_disk"]
@@ -77,7 +77,9 @@ def test_ranks_that_share_a_model_learn_as_ddp(tmp_path: Path) -> None:
     assert caches[1][0]["losses"] == caches[2][0]["losses"]
 
 
-@pytest.mark.whole
+@pytest.mark.whole(
+    instead="tests/python/test_zerocache_plan.py::test_the_command_predicts_a_step_and_the_least_host_memory"
+)
 def test_plans_of_caches_and_of_the_command_stand_beside_measured_steps(tmp_path: Path) -> None:
     result = tmp_path / "result.json"
     command = [sys.executable, str(BENCHMARKS / "zerocache_plan.py"), "--json", str(result)]

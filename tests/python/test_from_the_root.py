@@ -52,7 +52,7 @@ def test_a_program_of_one_line_and_one_from_a_pipe(start: str) -> None:
     run("-c", SUM) if start == "python -c" else run("-", stdin=SUM)
 
 
-@pytest.mark.whole
+@pytest.mark.whole(instead="tests/python/test_torchrun.py::test_init_destroy_init_under_one_store")
 def test_a_module_and_a_script_under_torchrun(tmp_path: Path) -> None:
     script = tmp_path / "sum.py"
     script.write_text(SUM)

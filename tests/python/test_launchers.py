@@ -83,7 +83,7 @@ def test_static_rendezvous(fabric: Fabric, tmp_path: Path) -> None:
     assert all(f"rank {rank} of 4 is done" in text for rank in range(4)), text
 
 
-@pytest.mark.whole
+@pytest.mark.whole(instead="test_static_rendezvous")
 def test_static_rendezvous_over_ipv6(fabric: Fabric, tmp_path: Path) -> None:
     script = tmp_path / "sum.py"
     script.write_text(SUM)
@@ -95,7 +95,7 @@ def test_static_rendezvous_over_ipv6(fabric: Fabric, tmp_path: Path) -> None:
     assert all(f"rank {rank} of 2 is done" in text for rank in range(2)), text
 
 
-@pytest.mark.whole
+@pytest.mark.whole(instead="test_static_rendezvous")
 def test_c10d_rendezvous_and_a_restart_after_a_death(fabric: Fabric, tmp_path: Path) -> None:
     script = write_resuming_job(tmp_path)
     c10d = ["--rdzv-backend=c10d", f"--rdzv-endpoint={fabric.address(0)}:{MASTER_PORT}"]
