@@ -1,4 +1,4 @@
-"""What each driver of HARP makes of the cable between two hosts: latency, rate and processor time.
+"""HARP's drivers on one cable between two hosts: latency, rate and processor time of each.
 
     python benchmarks/drivers.py
     python benchmarks/drivers.py --drivers udp,xdp --mtu 1500 --turns 5 --json out/drivers.json

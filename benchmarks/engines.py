@@ -1,4 +1,4 @@
-"""What several engines of a process carry beside one of them.
+"""Several engines of a process beside one: the bytes that they carry.
 
     cmake -S . -B build/bench -G Ninja -DCMAKE_BUILD_TYPE=Release -DTACO_PYTHON=OFF -DTACO_BENCH=ON
     cmake --build build/bench --target harp-perf

@@ -207,7 +207,7 @@ def measure_steps(
         module = Emulated(layers, seconds - forward, forward, compute, dist.get_rank())
         model = offer.parallel(name, module)
 
-        # Of gradients that an optimizer will apply, what was sent can be taken back until then.
+        # TopK can take back sent gradients that an optimizer has not applied.
         optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
 
         def step() -> None:

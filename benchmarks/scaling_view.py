@@ -1,4 +1,4 @@
-"""What scaling.py has measured, for people: tables, a plot, and rows for report.py."""
+"""Results of scaling.py for people: tables, a plot, and rows for report.py."""
 
 from __future__ import annotations
 

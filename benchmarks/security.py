@@ -1,4 +1,4 @@
-"""What the levels of security cost, and what floods of strangers do, between two processes.
+"""The cost of each level of security, and of floods by strangers, between two processes.
 
     python benchmarks/security.py                     none, auth and encrypt in turn
     python benchmarks/security.py --forged 100000     beside so many forged packets a second

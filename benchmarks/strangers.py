@@ -1,4 +1,4 @@
-"""What a stranger to a job can do to it from outside, at some rate:
+"""Attacks of a stranger to a job from outside, at some rate:
 
     connects NAME    connects to a rank's socket on this host and leaves, as user nobody (root)
     icmp PORT        messages of the network's ("fragmentation needed", "port unreachable") about

@@ -1,4 +1,4 @@
-"""What a large all_reduce gains where several engines carry it out at once.
+"""The gain of a large all_reduce where several engines carry it out at once.
 
     python benchmarks/striped.py --engines 2
 

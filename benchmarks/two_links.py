@@ -1,4 +1,4 @@
-"""What several links carry beside one of them, in one run.
+"""Several links beside one of them: the bytes that they carry, in one run.
 
     python benchmarks/two_links.py                  4 hosts, 2 links at 1 Gbit/s, 40 MiB
     python benchmarks/two_links.py --rate 200mbit   is it the wire that decides, or the cores?

@@ -19,7 +19,7 @@ target_compile_options(taco_flags INTERFACE
 # Line tables are what stack traces need; all of a debugger's information takes half as long again.
 target_compile_options(taco_flags INTERFACE
   $<$<AND:$<CONFIG:RelWithDebInfo>,$<COMPILE_LANGUAGE:CXX>>:-g1>)
-# What __FILE__ says in messages is a place in the checkout, wherever that lies.
+# __FILE__, which messages show, names a place in the checkout, wherever that lies.
 target_compile_options(taco_flags INTERFACE
   $<$<COMPILE_LANGUAGE:CXX>:-ffile-prefix-map=${TACO_CHECKOUT}/=>)
 target_include_directories(taco_flags INTERFACE ${TACO_CHECKOUT}/csrc)

@@ -34,7 +34,7 @@ NEXT = """\
 next: make demo-lightcc    compressed gradients, 5x on a slow network; as root
       make demo-zerocache  a GPT in a tenth of its state's memory; 1 GB of disk"""
 
-# What is said of a transport over which taco's steps were slower than gloo's.
+# A note about each transport, shown where taco's steps over it were slower than gloo's.
 SLOWER = {
     "shm": """\
 Shared memory lost to gloo, as it should not: if this machine was busy with

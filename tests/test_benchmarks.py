@@ -149,7 +149,7 @@ def test_a_profile_tells_functions_of_the_kernel_from_those_of_libraries(
 
 
 def exchange_with_itself(kind: str, size: int) -> list[bytes]:
-    """What each of two ranks has of its peer's and its own bytes, by the names of the calls."""
+    """The bytes that each of two ranks is to have after a call of this kind."""
     import nccl_pair
 
     data = [nccl_pair.made(7, size, rank) for rank in range(2)]

@@ -494,7 +494,7 @@ def test_activations_are_what_a_forward_pass_saves_beside_parameters(
     given = torch.ones(4, 8)
     with importlib.import_module("train_large_lm").SavedActivations(model) as saved:
         model(given).sum()
-    # What the layer is given, and what tanh has returned; not the layer's weight.
+    # The layer's input and tanh's output, not the layer's weight.
     assert saved.bytes() == 4 * (4 * 8 + 4 * 16)
 
 

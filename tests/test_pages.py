@@ -59,7 +59,7 @@ def dead_links(page: str, text: str) -> set[str]:
 
 
 def anchors(text: str) -> set[str]:
-    """What links to a heading of the page may name, as GitHub makes it of the heading."""
+    """The anchors of a page's headings, as GitHub makes them."""
     headings = HEADING.findall(re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL))
     return {re.sub(r"[^\w -]", "", name.lower()).replace(" ", "-") for name in headings}
 

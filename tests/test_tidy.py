@@ -335,8 +335,7 @@ def test_a_comment_names_its_subject() -> None:
     report(
         [
             f"{name}:{line}: begin with the thing that this speaks of"
-            for folder in ("csrc/", "src/")
-            for name in files(".h", ".cc", ".py", ".pyi", under=folder)
+            for name in files(*SOURCES, ".pyi", ".sed", ".cmake", "CMakeLists.txt", "Makefile")
             for line in subjectless_comments(text_of(name))
         ]
     )
@@ -473,7 +472,7 @@ def test_what_children_would_share_is_found() -> None:
 
 def test_a_comment_without_a_subject_is_found() -> None:
     assert list(subjectless_comments("int a;\n// Of a page.\nint b;\n")) == [2]
-    assert list(subjectless_comments('def f():\n    """What it gives."""\n')) == [2]
+    assert list(subjectless_comments("def f():\n    " + '"""What it gives."""\n')) == [2]
     assert not list(subjectless_comments("// The bytes\n// Of a page.\nint b;  // Of it\n"))
 
 

@@ -1,5 +1,5 @@
-"""What `make test` leaves out, it has in small: a test that is marked `whole` names the one that
-stands for it there, or says why none does.
+"""Tests that `make test` leaves out stand there in small: one that is marked `whole` names the test
+that stands for it, or says why none does.
 
     @pytest.mark.whole(instead="test_of_the_same_file")
     @pytest.mark.whole(instead="tests/python/test_leaks.py::test_of_another")
@@ -81,7 +81,7 @@ def small_cases() -> set[str]:
 
 
 def problem(said: dict[str, str], here: str, cases: set[str]) -> str | None:
-    """What is wrong with a mark in the file `here` that says this."""
+    """The error of a mark in the file `here` that says this, if any."""
     if len(said) != 1 or not set(said) <= {"instead", "because"}:
         return "say instead=TEST, or because=REASON"
     if "because" in said:

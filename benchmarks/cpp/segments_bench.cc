@@ -1,5 +1,5 @@
-// What HARP does with each packet of a run beside moving its bytes: headers composed and checked,
-// singly and as a run of segments that follow each other. Times are of packets in the caches, the
+// HARP's work on each packet of a run beside moving its bytes: headers composed and checked, singly
+// and as a run of segments that follow each other. Times are of packets in the caches, the
 // fastest of many turns. Where the kernel checks the payload (TACO_HARP_CHECKSUM=kernel), headers
 // are all that is left.
 //

@@ -159,7 +159,7 @@ def join_both(port: int) -> None:
 
 
 def totals(group: dist.ProcessGroup | None = None) -> list[float]:
-    """Of ones, on the host and on the GPU."""
+    """Sums over all ranks of their ones, on the host and on the GPU."""
     tensors = [torch.ones(1000), torch.ones(1000, device="cuda")]
     for tensor in tensors:
         dist.all_reduce(tensor, group=group)

@@ -1,5 +1,5 @@
-// What the kernels could have been otherwise: more or fewer packs at once, loads and stores that
-// stay in the caches; and what each kernel of a selection takes of its whole.
+// Variants of the kernels: more or fewer packs at once, loads and stores that stay in the caches;
+// and the share of each kernel of a selection in its whole time.
 #include <random>
 
 #include "cuda/device_check.h"

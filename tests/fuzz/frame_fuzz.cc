@@ -34,7 +34,7 @@ void read_neighbour(std::span<const std::byte> frame) {
   if (!(read->subject == message->subject)) abort();
 }
 
-// What a refusal quotes lies in the frame, behind two headers of IP, ICMP's and UDP's.
+// A refusal's quotation must lie in the frame, behind two headers of IP, ICMP's and UDP's.
 void read_refusal(std::span<const std::byte> frame) {
   const auto refused = parse_icmp_refusal(frame);
   if (!refused) return;

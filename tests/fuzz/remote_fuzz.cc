@@ -1,6 +1,7 @@
-// What other jobs say to an endpoint, and the handles and addresses that programs carry from them:
-// the readers must survive any bytes, and what they accept must be what is written of it again. A
-// handle is tried as it is, and behind a checksum that is right.
+// Messages of other jobs to an endpoint, and the handles and addresses that programs carry from
+// them: the readers must survive any bytes, and bytes that they accept must be those that are
+// written again from what was read. A handle is tried as it is, and behind a checksum that is
+// right.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>

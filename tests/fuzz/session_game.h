@@ -124,7 +124,7 @@ class SessionGame {
       : input_(input), kind_(kind), cluster_(nodes, seed, faults) {
     cluster_.network().set_tap([this](const SimNetwork::Departure& sent) {
       if (!nonces_.add(sent)) fail("two packets are sealed under one nonce");
-      // What has left in part leaves again.
+      // A packet that has left in part leaves again.
       if (sent.fate != "forged" && sent.fate != "in part") see(sent);
     });
     for (const std::uint32_t node : {0u, 1u}) {

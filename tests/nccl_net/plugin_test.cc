@@ -124,7 +124,7 @@ long counter(const std::string& host, const std::string& protocol, const std::st
   return -1;
 }
 
-// Of more than 20 MB each way, in segments of 1,448 bytes if it were TCP.
+// The exchange carries more than 20 MB each way, which TCP would cut into segments of 1,448 bytes.
 TEST(PluginsPackets, are_HARP_s) {
   HOSTS_OR_SKIP(2);
   const std::string& host = network.namespaces()[0];

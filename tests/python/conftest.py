@@ -93,7 +93,7 @@ taco_only = pytest.mark.skipif(BACKEND != "taco", reason="behaviour that only ta
 
 @pytest.fixture
 def two_threads() -> Iterator[None]:
-    """Of torch, and so of a cache's optimizer, where tests have one thread each."""
+    """Gives torch, and so a cache's optimizer, two threads; tests have one each."""
     usual = torch.get_num_threads()
     torch.set_num_threads(2)
     yield

@@ -153,7 +153,7 @@ def test_a_dead_rank_makes_its_group_unhealthy_on_every_other(transport: str) ->
         assert page.count("failed: ") == 2
 
 
-# What taco's page adds
+# The page that taco adds
 
 
 @serves

@@ -1,4 +1,4 @@
-"""What is a death and what is not: stops, silences, goodbyes, lost last words."""
+"""Deaths, and what may look like one: stops, silences, goodbyes, lost last words."""
 
 from __future__ import annotations
 

@@ -239,7 +239,7 @@ def test_shutdown_is_idempotent(ranks: Ranks) -> None:
 
 
 def drop_the_last_reference(port: int) -> None:
-    """Of a group that torch.distributed does not know, as torchft makes them."""
+    """Drops a group that torch.distributed does not know, as torchft makes them."""
     import taco_torch
 
     rank, world = dist.get_rank(), dist.get_world_size()

@@ -102,7 +102,7 @@ def test_a_malformed_variable_is_an_error_that_names_it(run: Run, name: str, val
     assert value in done.stderr
 
 
-# Of the right form, but unknown, or not to be had here; a group of one rank needs none of them.
+# Values of the right form that are unknown or cannot be met here. A group of one needs none.
 UNMET = [
     ("TACO_ISA", "avx512" if platform.machine() == "aarch64" else "neon", "this host has only"),
     ("TACO_ALGORITHM", "rign", "did you mean ring?"),

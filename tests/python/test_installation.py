@@ -1,4 +1,4 @@
-"""What an installation leaves on a disk."""
+"""The files of an installation."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What becomes of gradients decides what is owed: of what was applied, skipped or thrown away, in
-programs as people write them."""
+"""The fate of gradients decides what LightCC owes: whether programs, as people write them, apply,
+skip or drop them."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def sgd(parameters: Any) -> torch.optim.Optimizer:
 
 
 def account(model: nn.Module, place: int) -> torch.Tensor:
-    """What has been applied and what is owed."""
+    """The sum of all that was applied to a parameter, and of what is owed to it."""
     weight = list(model.parameters())[place].detach()
     return lightcc.state_dict(model)["residuals"][f"weights.{place}"] - weight
 

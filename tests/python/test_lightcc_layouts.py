@@ -65,7 +65,7 @@ def lying(by_rows: bool) -> DistributedDataParallel:
 
 
 def passes(model: DistributedDataParallel, steps: range) -> torch.Tensor:
-    """What was delivered."""
+    """The sum of the gradients that these steps delivered."""
     delivered = torch.zeros(sum(torch.Size(shape).numel() for shape in SHAPES))
     for step in steps:
         model.zero_grad()

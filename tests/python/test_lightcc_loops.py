@@ -64,7 +64,7 @@ def sgd(parameters: Any) -> torch.optim.Optimizer:
 
 
 def account(model: nn.Module, place: int = 0) -> torch.Tensor:
-    """What has been applied to a parameter and what is owed to it."""
+    """The sum of all that was applied to a parameter, and of what is owed to it."""
     weight = list(model.parameters())[place].detach()
     return local(list(lightcc.state_dict(model)["residuals"].values())[place] - weight)
 
@@ -342,7 +342,7 @@ def compiles(whole_model: bool) -> None:
 
 
 def learn_and_skip(model: nn.Module, apply: Any, zero_grad: Any, called: Any) -> None:
-    """Of three steps the program leaves one out."""
+    """Applies two steps of three."""
     computed = torch.zeros(MANY)
     for step in range(STEPS):
         called([whole(step), whole(step, FEW), whole(step, 500)]).backward()

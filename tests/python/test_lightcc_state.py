@@ -1,4 +1,4 @@
-"""What has not been sent yet survives checkpoints, and is flushed before them."""
+"""Residuals, the gradients not sent yet, survive checkpoints and can be flushed before them."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What callbacks start, and operations of several stages: they outlive those who forget about them,
-need no thread, and end with the group that they belong to."""
+"""Operations that callbacks start, and those of several stages: they go on when the program drops
+them, need no thread, and end with the group that they belong to."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ def together(ranks: Ranks, those: Sequence[int], uuid: int, handles: Any) -> lis
     return values(on(ranks, those, reconfigure, uuid, handles))
 
 
-# What a group is before, and what makes another of it
+# Before a group has members, and how it gets them
 
 
 def supports() -> bool:
@@ -381,7 +381,7 @@ def test_who_is_dead_is_named(transport: str) -> None:
 
 @dataclass(frozen=True)
 class Death:
-    """Of the rank with that handle, in the backward pass of that step. It notes the time."""
+    """A rank, by its handle, that dies in the backward pass of a step and notes the time."""
 
     handle: str
     step: int
@@ -510,7 +510,7 @@ def test_gradients_are_compressed_anew_between_the_hosts_that_are_left(kind: str
 
 @dataclass
 class Story:
-    """What the survivors saw, change by change."""
+    """Losses and delays that the survivors saw, change by change."""
 
     losses: list[list[float]]  # of all survivors
     delays: list[float]  # from a death to the end of the first all_reduce of those that go on

@@ -66,7 +66,7 @@ def reduce_scatter() -> bool:
 
 
 def records() -> list[tuple[int, int]]:
-    """Of the default group: an operation's number, and how many engines have carried it out."""
+    """Operations of the default group: the number of each, and how many engines carried it out."""
     entries = taco_torch.flight_recorder()["entries"]
     return [(entry["sequence"], entry["engines"]) for entry in entries if entry["group"] == "0"]
 

@@ -1,4 +1,4 @@
-"""What newer versions of torch ask of a backend beside its collectives. Each test runs where torch
+"""Demands of newer torch versions on a backend beside its collectives. Each test runs where torch
 asks; docs/torch-versions.md says which version brought what."""
 
 from __future__ import annotations
@@ -215,7 +215,7 @@ def test_messages_are_refused_in_an_estimate(ranks: Ranks) -> None:
 
 @since(15)
 def test_an_exception_ends_an_estimate(ranks: Ranks) -> None:
-    """What follows is run again, and no more estimated."""
+    """Operations after it are run again, not estimated."""
     for outcome in ranks.outcomes(leave_an_estimate):
         assert outcome.error_type == "KeyError", outcome
     assert ranks.run(total) == [4.0] * 4

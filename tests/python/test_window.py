@@ -42,7 +42,7 @@ def waiting(seconds: float) -> Any:
     return options
 
 
-# What a window does
+# Puts, signals and waits
 
 
 def ring_put(count: int, dtype: torch.dtype, async_op: bool, with_tensor: bool) -> list[float]:
@@ -364,7 +364,7 @@ def test_a_tensor_that_cannot_be_a_window_is_named_on_all_ranks(
 
 
 def resize_while_it_is_a_window() -> list[str]:
-    """Of a tensor with two windows: why its storage cannot be resized with two, one and none."""
+    """The errors on resizing the storage of a tensor with two windows, with one, and with none."""
     tensor = torch.zeros(24)
     windows = [dist._new_window(tensor), dist._new_window(tensor[:12])]
     found = []

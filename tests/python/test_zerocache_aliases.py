@@ -1,4 +1,4 @@
-"""What programs do with a parameter's memory behind its back is the same with every cap."""
+"""Programs that reach a parameter's memory by other ways see the same with every cap."""
 
 from __future__ import annotations
 

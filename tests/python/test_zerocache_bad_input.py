@@ -1,4 +1,4 @@
-"""What ZeroCache says to mistakes, and that it has changed nothing then."""
+"""ZeroCache's errors on mistakes, after which it has changed nothing."""
 
 from __future__ import annotations
 

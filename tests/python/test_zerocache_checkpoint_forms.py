@@ -1,4 +1,4 @@
-"""What a checkpoint of a ZeroCache says of groups and modules, and loads that are refused."""
+"""The groups and modules in a checkpoint of a ZeroCache, and loads that are refused."""
 
 from __future__ import annotations
 

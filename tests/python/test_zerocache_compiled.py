@@ -59,7 +59,7 @@ class Counting:
 
 
 def expected_losses(compile_: Callable[[nn.Module], Callable[..., Any]], folder: Path) -> Any:
-    """Of the same model in caches that hold all of it, and that are not compiled."""
+    """Losses of the same model, not compiled, in a cache that holds all of it."""
     model = TinyGPT(LAYERS)
     with make_cache(folder, device=200, host=200) as cache:
         _, optimizer = cache.wrap(model, adamw(model))

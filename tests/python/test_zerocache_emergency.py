@@ -1,5 +1,5 @@
-"""What an exception or Ctrl-C leaves open does not stand in the way of what comes next: the
-emergency checkpoint above all."""
+"""Uses that an exception or Ctrl-C leaves open hinder nothing that comes next, the emergency
+checkpoint above all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a parameter keeps while its bytes move (all), and who may touch it meanwhile (nobody)."""
+"""A parameter stays the same object while its bytes move, and nobody may touch it meanwhile."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a model reads of parameters that no module announces: with every cap as in torch."""
+"""Parameters that a model reads although no module announces them: with every cap as in torch."""
 
 from __future__ import annotations
 
@@ -269,7 +269,7 @@ class GivesATable(nn.Module):
 
 
 class GivesRows(GivesATable):
-    """Of a table that is larger than all else; it hands it to a function of its own as well."""
+    """Gives rows of a table that is larger than all else, and hands it to a function of its own."""
 
     def __init__(self) -> None:
         super().__init__(1024)

@@ -1,4 +1,4 @@
-"""What programs do around their steps: interrupts, hooks, frozen and empty parameters."""
+"""Training loops around their steps: interrupts, hooks, frozen and empty parameters."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ def resident():
             return int(line.split()[1]) * 1024
 
 cache = ZeroCache("20MiB", "20MiB", sys.argv[1] + ":512MiB", page="1MiB", threads=2)
-# Of several sizes, so that the gap that one leaves is often too small for the next.
+# Layers of several sizes, so that the gap that one leaves is often too small for the next.
 widths = [1024, 2048, 512, 3072, 1024, 2560, 768, 2048, 1536, 3072, 1024]
 model = nn.Sequential(*(nn.Linear(a, b, bias=False) for a, b in zip(widths, widths[1:])))
 model, optimizer = cache.wrap(

@@ -191,7 +191,7 @@ def test_parameters_without_gradients_rest_and_catch_up(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["Adam", "AdamW"])
 def test_without_eps_steps_are_torchs(tmp_path: Path, name: str) -> None:
-    """What has had gradients stays finite, and what has had none becomes NaN in both."""
+    """Rows that had gradients stay finite, and rows that had none become NaN, as in torch."""
 
     def stepped(model: nn.Embedding, optimizer: Any) -> None:
         for row in (1, 2):

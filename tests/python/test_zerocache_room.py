@@ -1,4 +1,4 @@
-"""What wrap() accepts is enough: no pass of a training step finds that there is no room."""
+"""Caps that wrap() accepts are enough: no pass of a training step runs out of room."""
 
 from __future__ import annotations
 

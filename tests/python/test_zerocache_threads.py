@@ -36,7 +36,7 @@ def raised(call: Callable[[], object]) -> Exception | None:
 
 
 def in_thread(call: Callable[[], object], name: str = "second") -> Exception | None:
-    """What a thread of its own raises when it calls that."""
+    """The exception of a call in a thread of its own, if any."""
     found: list[Exception | None] = []
     thread = threading.Thread(target=lambda: found.append(raised(call)), name=name)
     thread.start()
@@ -126,7 +126,7 @@ def reader_that_is_slow(meanwhile: Callable[[], object]) -> Iterator[Callable[[T
 
 
 def test_what_another_thread_reads_is_there_until_it_has_read_it(tmp_path: Path) -> None:
-    """Of a parameter that the model has in use, and lets go of meanwhile."""
+    """The other thread reads a parameter that the model uses, and lets go of meanwhile."""
     model, plain = lines(), lines()
     cache = make_cache(tmp_path, 6, 6)
     model, _ = cache.wrap(model)

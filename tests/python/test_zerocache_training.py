@@ -1,5 +1,5 @@
-"""What trains in a cache as it does without: adapters beside a frozen model, batches that forked
-workers load, several directories, and disks that are held back."""
+"""Trainings that are the same in a cache as without: adapters beside a frozen model, batches that
+forked workers load, several directories, and disks that are held back."""
 
 from __future__ import annotations
 

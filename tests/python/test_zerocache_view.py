@@ -1,4 +1,4 @@
-"""What a cache shows of itself: its report, a picture of a step, a plan, bars and timeline rows."""
+"""A cache's views of itself: its report, a picture of a step, a plan, bars and timeline rows."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-// What an owner refuses, and what becomes of reads and writes when a handle is revoked, an endpoint
-// closed, or a process dies: an end that says why, and no byte where none belongs.
+// Requests that an owner refuses, and reads and writes under way when a handle is revoked, an
+// endpoint closed, or a process dies: each ends by an error that says why, and no byte is written
+// where none belongs.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// What endpoints tell each other, and the handles that programs carry, survive the way as they
-// were, and nothing else is taken for one.
+// Messages between endpoints, and the handles that programs carry, are read as they were written,
+// and nothing else is taken for one.
 #include <gtest/gtest.h>
 
 #include <cstring>

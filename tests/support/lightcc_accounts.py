@@ -36,8 +36,8 @@ class Account:
         self.local, self.passes = [], []
 
     def may_be_kept(self, hosts: list[list[int]]) -> Iterator[torch.Tensor]:
-        """What may be owed of each element once a step has been skipped: of each pass what the
-        hosts had whose gradients were finite, or nothing, as where it travelled whole."""
+        """The sums that may be owed of each element once a step has been skipped: of each pass
+        the gradients of the hosts where they were finite, or none, as where it travelled whole."""
         nothing = torch.zeros_like(self.open)
         choices = []
         for given in self.passes:

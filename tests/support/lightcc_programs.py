@@ -281,7 +281,7 @@ class Program:
             lightcc.flush(one.model)
 
     def end_step(self) -> str:
-        """What becomes of the gradients of each optimizer."""
+        """Steps, drops or leaves the gradients of each optimizer. Returns an error, or nothing."""
         stepped, wrong = False, ""
         for one in self.trained:
             for optimizer, places in one.optimizers:
@@ -338,7 +338,7 @@ class Program:
         return ""
 
     def leave(self, one: Trained, places: list[int]) -> None:
-        """What has been applied, and is not zeroed, is part of the next gradient."""
+        """Gradients that were applied and are not zeroed become part of the next."""
         for place in places:
             gradient, account = one.parameters[place].grad, one.accounts[place]
             account.close()
@@ -411,7 +411,7 @@ class Program:
         """A pass, and what becomes of it; without the model on ranks that have run out."""
         has_inputs = [number < count for count in counts]
         mine = has_inputs[self.rank]
-        # What is skipped while all have inputs may be owed or not, which a rank could not ask.
+        # A step skipped while all have inputs may be owed or not, and no rank could find out which.
         bad = self.scaler is not None and not all(has_inputs) and self.chance(0.3)
         gradients = self.gradients(one, False)
         last = gradients[-1][has_inputs.index(True)]
@@ -504,7 +504,7 @@ class Program:
 
 
 def run_programs(kind: str, seeds: range) -> list[str]:
-    """What went wrong, by program."""
+    """The errors of these programs."""
     wrong = []
     for seed in seeds:
         try:

@@ -1,5 +1,5 @@
-// What a figure of several seeds is as a rule. One seed's changes with every packet that is added
-// anywhere, so no test judges by it. Test support.
+// The median of a figure over several seeds. One seed's figure changes with every packet that is
+// added anywhere, so no test judges by it. Test support.
 #pragma once
 
 #include <algorithm>

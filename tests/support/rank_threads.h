@@ -47,7 +47,7 @@ class RankThreads {
 
   pg::Communicator& group(int rank) { return *world_[rank]; }
   void close(int rank, Duration linger) { (void)world_[rank]->close(linger); }
-  // Of the groups' own engines, or of another.
+  // The network of the groups' own engine, or of a further one.
   LoopbackNetwork& network(int engine = 0) {
     return engine == 0 ? network_ : *further_[engine - 1];
   }

@@ -39,7 +39,7 @@ class SeenNonces {
   std::uint64_t in_part() const { return in_part_; }  // of those, refused after a part had left
 
  private:
-  // What tells a nonce from another, and the beginning of what was sealed under it.
+  // The bytes by which nonces differ, and how many sealed bytes are kept of each packet.
   static constexpr std::size_t kNonceBytes = 15, kKept = 64;
   using Nonce = std::array<std::byte, kNonceBytes>;
   std::map<Nonce, Datagram> seen_;

@@ -51,7 +51,7 @@ inline const Way kWays[] = {{"shm", harp::StackOptions::Force::kShm, "1"},
                             {"udp", harp::StackOptions::Force::kUdp, "1"},
                             {"udp by four paths", harp::StackOptions::Force::kUdp, "4"}};
 
-// Of a process that has none yet.
+// Makes the stack of a process that has none yet.
 inline std::shared_ptr<harp::Stack> stack_by(const Way& way) {
   setenv("TACO_PATHS", way.paths, 1);
   auto made = harp::Stack::acquire({.transport = way.transport});

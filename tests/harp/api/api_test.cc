@@ -178,7 +178,7 @@ TEST_P(Endpoints, disconnect_once_whether_by_closing_or_by_asking) {
     const std::string known = endpoint.describe(peer);
     second.close();
     second.disconnect(same);
-    // What nobody needs is forgotten after some 10 ms.
+    // A peer whom nobody needs would be forgotten after some 10 ms.
     for (const taco::Time from = taco::monotonic_now();
          taco::monotonic_now() - from < 200 * kMillisecond; usleep(1000)) {
       ASSERT_EQ(endpoint.describe(peer), known);

@@ -218,7 +218,7 @@ class DutyTest : public ::testing::TestWithParam<Kind> {
     model_.duty().set_spin(GetParam().spin, GetParam().spin);
   }
   bool is_lent() const { return GetParam().drivers == Duty::Drivers::kThreadAndCallers; }
-  // Whoever may not drive never did.
+  // Callers that may not drive the engine never did.
   void TearDown() override {
     if (!is_lent()) {
       EXPECT_EQ(model_.turns_of_callers(), 0);

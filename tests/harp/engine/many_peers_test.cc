@@ -137,7 +137,7 @@ TEST(ManyPeers, IdleSessionsWakeNobodyAndAreLookedAtByNobody) {
   const std::uint64_t turns = cluster[0].turns();
   pass(cluster, 600 * kSecond);
   EXPECT_EQ(cluster[0].turns(), turns);
-  // Whoever leaves a wait() looks at those sessions only that have done something.
+  // The end of a wait() looks only at sessions that have done something.
   Transfer one(1000, 100);
   cluster[0].send(1, one.send);
   cluster[1].recv(0, one.recv);

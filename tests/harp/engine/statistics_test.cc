@@ -1,4 +1,4 @@
-// What an engine tells other processes of itself, in virtual time: which numbers, and when.
+// The counters that an engine shows to other processes, in virtual time: which, and when.
 #include <gtest/gtest.h>
 
 #include <memory>

@@ -63,7 +63,7 @@ TEST_P(LongSession, GoesOnAcrossAllNumbersOfAHeader) {
   }
 }
 
-// What was recorded one turn ago has the numbers that come next, by all that its header says.
+// A packet recorded one turn of the numbers ago has, by its header, the number that comes next.
 TEST_P(LongSession, NoRecordingActsAgainATurnLater) {
   if (GetParam() == Security::kNone) GTEST_SKIP() << "nothing is promised at this level";
   SimObserver observer(cluster);

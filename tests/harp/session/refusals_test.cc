@@ -15,7 +15,8 @@ namespace {
 
 constexpr std::size_t kUnderWay = 16;  // messages each way
 
-// Of `bytes` each. A cable takes one packet, and the next when that has left.
+// Exchanges messages of `bytes` each over a cable that takes one packet, and the next when that has
+// left.
 void refuse(Security level, std::size_t bytes, std::uint64_t wanted) {
   SimFaults faults;
   faults.bytes_per_second = 10e6;

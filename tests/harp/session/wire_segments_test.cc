@@ -120,7 +120,7 @@ TEST(WireSegments, NothingFollowsThatIsDamagedOrOutOfTurn) {
   EXPECT_FALSE(masked.take(unmasked[1], packet)) << "made up without the key";
 }
 
-// Whoever knows no key can still calculate a checksum: it is none of a sealed packet's checks.
+// A stranger without the key can calculate a checksum: it is none of a sealed packet's checks.
 TEST(WireSegments, NothingFollowsASealedPacketUnsealed) {
   SimRandom random(8);
   auto sent = segments_of(random, {77, 9}, nullptr, 0);

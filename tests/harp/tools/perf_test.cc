@@ -1,4 +1,4 @@
-// What harp-perf is asked for, what it does then, and how it tells of it.
+// harp-perf: its arguments, the plan that it makes of them, and its report.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// What harp-setup finds on a host that is made of files, and how it mends it.
+// harp-setup on a host that is made of files: the faults it finds, and how it mends them.
 #include <gtest/gtest.h>
 #include <stdlib.h>
 

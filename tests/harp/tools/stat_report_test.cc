@@ -1,4 +1,4 @@
-// What harp-stat prints of given looks.
+// The report that harp-stat prints of given counters.
 #include "harp/tools/stat_report.h"
 
 #include <gtest/gtest.h>

@@ -70,7 +70,7 @@ struct BlocksOfGradient {
     return Status();
   }
 
-  // What the host takes of each block, of which those that are not finite stay as they were.
+  // The elements that the host selects of each block. Blocks that are not finite stay as they were.
   Outcome by_host() const {
     Outcome out{residual, momentum, {}, {}, {}, {}};
     out.values.resize(taken());
@@ -95,7 +95,8 @@ struct BlocksOfGradient {
   }
 };
 
-// Of a block that is not finite, only that it is not; and in place, that it is as it was.
+// True when both outcomes are equal. Blocks that are not finite are compared in place only,
+// by what they left in memory.
 inline bool same(const BlocksOfGradient& of, const Outcome& a, const Outcome& b, bool in_place) {
   if (a.finite != b.finite) return false;
   const auto equal = [](const auto& left, const auto& right, std::size_t first, std::size_t n) {

@@ -75,7 +75,7 @@ TEST(CudaSelect, AddsNothingWithoutAGradient) {
   check(of, 5);
 }
 
-// What a sample says of these is of no use: the list would be too long, or too short.
+// Samples of these values mislead: the list would be too long, or too short.
 TEST(CudaSelect, TakesTheFirstOfEqualsAndSeesThroughAwkwardOrders) {
   const std::pair<const char*, Fill> fills[] = {
       {"all equal", [](Random&, std::size_t) { return 0.5f; }},

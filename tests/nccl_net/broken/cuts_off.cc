@@ -1,4 +1,4 @@
-// Of a message that is longer than its receive, as much as there is room for is kept: no error.
+// A message longer than its receive is cut to the room that there is, without an error.
 #include <algorithm>
 
 #include "nccl_net/broken/own_buffers.h"

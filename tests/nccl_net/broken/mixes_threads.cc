@@ -1,4 +1,4 @@
-// What test() is asked about is kept in one place for all threads.
+// The request that test() is asked about is kept in one place for all threads.
 #include <sched.h>
 
 #include <atomic>

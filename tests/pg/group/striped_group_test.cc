@@ -54,7 +54,7 @@ struct Call {
     if (kind == Kind::kAllGather) spec.outputs = list;
     if (kind == Kind::kReduceScatter) spec.inputs = list;
   }
-  // What this rank has in the end.
+  // The memory that holds this rank's result.
   std::vector<Bytes> results() const {
     switch (spec.kind) {
       case Kind::kBroadcast:
@@ -86,7 +86,7 @@ std::vector<std::vector<std::vector<Bytes>>> results_with(int engines,
       Call call(kind, count, rank);
       const Status status = run(group, call);
       EXPECT_TRUE(status.ok()) << status.message();
-      // Of a reduce, the others' outputs are anybody's.
+      // The outputs of a reduce are undefined but on its root.
       if (kind != Kind::kReduce || rank == call.spec.root) results[rank].push_back(call.results());
     }
     EXPECT_EQ(group.sequence(), kinds.size());
@@ -281,7 +281,7 @@ TEST(StripedGroup, AnAbortEndsAllPartsOnEveryRank) {
   expect_all_end(ranks);
 }
 
-// What a group is told on destroying it, it is told once.
+// A failure that destroying a group would report is reported once.
 TEST(StripedGroup, AFailureThatAnOperationHasToldIsNotToldAgainByTheLeaving) {
   RankThreads ranks({.world = 2, .engines = 2});
   ranks.run([&](int rank, Communicator& group) {

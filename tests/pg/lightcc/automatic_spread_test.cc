@@ -46,7 +46,7 @@ class Ranks {
   std::vector<Automatic*> all_;
 };
 
-// What varies, and how much of a step communication is, drawn from a seed.
+// A training drawn from a seed: its variation, and the share of communication in a step.
 struct Drawn {
   Training training;
   std::size_t ranks = 1;

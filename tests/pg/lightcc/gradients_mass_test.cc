@@ -264,7 +264,7 @@ class Training {
       }
       return books.settle(books.open);
     }
-    // What a skipped step was made of is kept, or else none of it.
+    // The gradients of a skipped step are kept, all or none.
     const bool is_kept = fate == Fate::kSkipped && !owes(parameters[0], Values(books.open.size()));
     books.settle(is_kept ? books.kept : Values(books.open.size()));
   }

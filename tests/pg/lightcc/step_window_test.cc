@@ -1,4 +1,4 @@
-// What a few steps say of the next, and when those before no longer count.
+// A window of steps: its prediction of the next, and when earlier ones no longer count.
 #include "pg/lightcc/step_window.h"
 
 #include <gtest/gtest.h>

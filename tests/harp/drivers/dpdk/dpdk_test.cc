@@ -143,7 +143,8 @@ TEST(DpdkTest, a_killed_process_is_reported_lost_and_its_death_ends_nobody_else)
   }
 }
 
-// What a network of virtual links hands on unfinished, a device takes as it is: super-packets.
+// Has the kernel finish the packets that it sends by a virtual link, which would hand them on
+// without checksums and uncut, as no device does.
 bool finishes_what_it_sends(const char* interface) {
   const int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
   ethtool_value off{ETHTOOL_STXCSUM, 0};

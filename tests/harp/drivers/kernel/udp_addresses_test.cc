@@ -216,7 +216,7 @@ void check_interface_made_again() {
   close(capture);
 }
 
-// What the files of /sys say is of the network that they were mounted in.
+// Files of /sys describe the network namespace that they were mounted in.
 void check_another_mtu() {
   std::atomic<std::size_t> mtu{1'500};
   UdpNicOptions options;

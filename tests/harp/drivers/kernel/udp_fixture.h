@@ -1,4 +1,4 @@
-// What tests of the udp driver have in common. Test support.
+// The common part of tests of the udp driver. Test support.
 #pragma once
 
 #include <arpa/inet.h>

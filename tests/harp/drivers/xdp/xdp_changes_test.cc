@@ -158,7 +158,7 @@ bool goes_by_ring(End& end, std::size_t bytes, bool wanted) {
   });
 }
 
-// What is longer than the interface's MTU goes to the kernel, which cuts it into fragments.
+// A packet longer than the interface's MTU goes to the kernel, which cuts it into fragments.
 TEST(XdpNicTest, another_mtu_holds_from_the_moment_it_is_set) {
   XDP_OR_SKIP();
   HOSTS_OR_SKIP(2, 9000);

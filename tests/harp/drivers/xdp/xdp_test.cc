@@ -169,7 +169,7 @@ TEST(XdpNicTest, a_host_with_kernel_udp_is_heard_and_hears) {
   });
 }
 
-// What lies in another ring is heard with the second burst, however much there is in the first.
+// Frames in another ring are heard with the second burst, however many there are in the first.
 TEST(XdpNicTest, a_ring_that_fills_every_burst_keeps_no_other_from_being_heard) {
   XDP_OR_SKIP();
   HOSTS_OR_SKIP(2, 1500);

@@ -1,4 +1,4 @@
-# What has come before is counted, and taken all the same.
+# A duplicate is counted, and taken all the same.
 /duplicates;$/,/return/{
   /return/d
 }

@@ -1,2 +1,2 @@
-# What is lost, or comes in company, is never granted again.
+# Credit of packets that are lost, or that come several at a time, is never granted again.
 s/  largest_ = largest;/  ++largest_;/

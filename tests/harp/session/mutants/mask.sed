@@ -1,2 +1,2 @@
-# Whoever can calculate a checksum can make up a segment.
+# Segments carry a checksum without the key, so that anybody can make one up.
 s/if (by.key == nullptr || .*) return 0;/return 0;/
