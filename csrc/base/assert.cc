@@ -9,7 +9,7 @@
 namespace taco {
 namespace {
 
-// Whatever the log is set to: these are the last words.
+// The last words of a process are logged at every level of the log.
 void prepare_log() {
   set_log_level(LogLevel::kError);
   set_log_sink(nullptr);

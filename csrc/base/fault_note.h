@@ -1,9 +1,9 @@
 // A line on stderr where a touch of memory that comes and goes ends the process.
 //
-// Who reads by a pointer that outlived its bytes (device/device.h) is ended by SIGSEGV, which is as
-// it should be: there is no value to go on with. But "Segmentation fault" alone names nothing. With
-// a note the handler says first what the address was; then whoever would have handled the signal
-// does, or the process ends as without.
+// A read by a pointer that outlived its bytes (device/device.h) ends the process by SIGSEGV, which
+// is as it should be: there is no value to go on with. But "Segmentation fault" alone names
+// nothing. With a note the handler says first what the address was; then whoever would have handled
+// the signal does, or the process ends as without.
 //
 // The handler is installed with the first note, and stays. A program that sets another after that
 // (Python's faulthandler, say) has its own called first, and may hide this one. Any thread.

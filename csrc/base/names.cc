@@ -87,7 +87,7 @@ std::string size_text(std::size_t bytes) {
 }
 
 std::string_view nearest_name(std::string_view name, std::span<const std::string_view> known) {
-  // Who leaves out the end of a name means that one, however long the end is.
+  // The beginning of a name stands for it, however long the end is that was left out.
   for (const std::string_view candidate : known) {
     if (!name.empty() && candidate.starts_with(name)) return candidate;
   }

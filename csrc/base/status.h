@@ -26,7 +26,7 @@ enum class Code : unsigned char {
   kInternal,         // an invariant of ours is broken
 };
 
-// All that is known about a lost peer. `rank` is the rank in the group that reports the loss, -1
+// A description of a lost peer. `rank` is the rank in the group that reports the loss, -1
 // where the transport reports it (it knows no ranks).
 struct PeerLoss {
   int rank = -1;

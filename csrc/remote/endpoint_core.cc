@@ -23,8 +23,8 @@ void EndpointCore::connect_st(harp::PeerId peer, std::uint64_t endpoint, std::st
   }
 }
 
-// Whom an endpoint is connected to was told to it by its own program: nobody else gets anything,
-// whatever he knows.
+// The program of an endpoint has named its one peer: nobody else gets anything, not even with a
+// handle.
 void EndpointCore::hear_st(harp::PeerId peer, const Message& message, harp::Transport& transport) {
   const Request* const request = std::get_if<Request>(&message);
   if (!is_connected_) {

@@ -11,7 +11,7 @@
 namespace taco::remote {
 namespace {
 
-// Those that are unanswered, and as many whose answers are on their way.
+// Requests that are unanswered, and as many whose answers are on their way.
 constexpr std::size_t kMostServings = 2 * kMostRequests;
 
 std::string region_text(std::uint64_t number) { return "memory " + std::to_string(number); }

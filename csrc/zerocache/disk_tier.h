@@ -37,7 +37,7 @@ struct Version {
   std::uint64_t checksum = 0;
 };
 
-// All that is known of a page on disk.
+// The record of a page on disk.
 struct DiskPage {
   Slot slot;                  // none: it is not on disk
   Generation generation = 0;  // of the last write-back that was begun

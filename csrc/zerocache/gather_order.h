@@ -30,14 +30,14 @@ class GatherOrder {
   // Runs of a name are expected to have the same uses.
   void begin_run(const std::string& name);
   void end_run();
-  // All that was learned; what is open stays so.
+  // Forgets all that was learned; open uses stay open.
   void forget();
 
   void begin(OperatorKey key, std::vector<StripeId> stripes);
   // Ends the open use of that key that began last. False: there is none.
   bool end(OperatorKey key);
 
-  // All that is to be held: what is in use, then what will be, by the order of that, or was.
+  // All stripes to hold: those in use, then those that will be, in that order, or that were.
   std::span<const StripeId> wanted() const { return wanted_; }
   // The first so many of wanted() are in use.
   std::size_t in_use() const { return in_use_; }

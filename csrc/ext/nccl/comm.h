@@ -38,7 +38,7 @@ struct Request {
 
 enum class Direction { kSend, kReceive };
 
-// Who drives the engine of a Comm.
+// The thread that drives the engine of a Comm.
 enum class Drives { kWhoTests, kItsThread };
 
 class Comm {

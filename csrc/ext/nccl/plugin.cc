@@ -254,7 +254,7 @@ abi::Result connect_by_context(void*, int dev, void* handle, void** send_comm,
   return connect(dev, handle, send_comm, send_dev_comm);
 }
 
-// All that has the same signature in every version.
+// The functions that have the same signature in every version.
 template <class Net>
 constexpr Net common_table() {
   Net net{};

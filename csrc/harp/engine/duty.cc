@@ -256,8 +256,8 @@ bool Duty::drive(const Event& event, Time deadline) {
 // A caller, with the token, about to return to its program: leaves the engine asleep in good order,
 // or somebody awake.
 void Duty::leave() {
-  // Whatever state the engine's thread is in, it looks soon: a sleeper at the time it is armed for,
-  // one that naps after kNap, one that is parked when pass_on() kicks it.
+  // The engine's thread looks soon in every state: asleep, at the time it is armed for; at a nap,
+  // after kNap; parked, when pass_on() kicks it.
   Time deadline;
   if (doze(&deadline)) {
     if (thread_state_.load(std::memory_order_seq_cst) == kInBlock) {

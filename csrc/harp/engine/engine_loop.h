@@ -51,7 +51,7 @@ class EngineLoop final : public Transport,
                          public SessionHost,
                          private StrayPackets::Peers {
  public:
-  // All that is referred to outlives the loop. `shm`, which opens the links inside the host, may be
+  // The objects referred to outlive the loop. `shm`, which opens the links inside the host, may be
   // null; to poll it is the driver's part.
   EngineLoop(const LoopOptions& options, const Token& token, Nic& nic, ShmEndpoint* shm,
              PeerTable& peers);

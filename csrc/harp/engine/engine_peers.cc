@@ -104,8 +104,8 @@ void EngineLoop::leave_st() {
 void EngineLoop::end_st(const Status& why) {
   assert_owner();
   matching_.observer = nullptr;
-  // Who has come since everybody was said goodbye to is told that this process leaves, or would
-  // take it for dead.
+  // Peers that have come since all others were said goodbye to are told that this process leaves,
+  // or they would take it for dead.
   leave_st();
   if (has_ready()) run_transmits();
   for (Peer* peer : linked_) {

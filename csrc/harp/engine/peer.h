@@ -32,7 +32,7 @@ class EngineLoop;
 // How a peer is reached: it is this very process, shares this host's memory, or is met by packets.
 enum class Reach : std::uint8_t { kSelf, kMemory, kNetwork };
 
-// All that has to be known before a peer is made.
+// The facts from which a peer is made.
 struct PeerPlan {
   Address address;
   Reach reach = Reach::kNetwork;

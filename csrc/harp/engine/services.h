@@ -1,5 +1,5 @@
 // Hands what an engine hears unasked to the service it is for, and a peer's end to all of them.
-// Whatever is for a service that is not here is dropped: it has not begun here yet, or has ended.
+// An event of a service that has not begun here yet, or has ended, is dropped.
 // Engine only.
 #pragma once
 

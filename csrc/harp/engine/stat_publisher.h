@@ -23,7 +23,7 @@ class StatPublisher {
   static constexpr Duration kPeriod = 100 * kMillisecond;
   static constexpr int kShare = 100;
 
-  // All that is referred to outlives it. `shm` and `duty` may be null, as in virtual time.
+  // The objects referred to outlive it. `shm` and `duty` may be null, as in virtual time.
   StatPublisher(EngineLoop& loop, const ShmEndpoint* shm, const Duty* duty,
                 std::unique_ptr<statistics::Page> page);
   ~StatPublisher();

@@ -70,7 +70,7 @@ class Matcher final : public LinkEvents {
   // send waits for.
   std::size_t unmatched() const { return unmatched_; }
   std::size_t unserved() const { return outgoing_.size() - sends_listed_; }
-  // All that the peer keeps here and no request of ours answers.
+  // Entries that the peer keeps here and no request of ours answers.
   std::size_t kept_for_peer() const { return unmatched_ + unserved() + groups_blocked_; }
   bool lost() const { return !lost_.ok(); }  // or left
   Status loss() const { return left_ ? Status() : lost_; }

@@ -201,8 +201,8 @@ void HostEndpoint::close(ShmLink* link) {
   std::erase_if(links_, [&](const auto& one) { return one.get() == link; });
 }
 
-// Who has connected since the engine said its goodbyes was told nothing, and this process may live
-// on for long.
+// Processes that have connected since the engine said its goodbyes were told nothing, and this one
+// may live on for long: their links are told now.
 void HostEndpoint::stop() {
   deaf_until_ = kNever;
   callers_.clear();
@@ -259,7 +259,7 @@ Result<OwnFd> HostEndpoint::accept_one() {
   return shm_accept(listener_.get());
 }
 
-// Who belongs to another user is told nothing, and costs as little as can be: he may be many.
+// A process of another user is told nothing, and costs as little as can be: there may be many.
 void HostEndpoint::accept_callers(const AcceptLimits& most) {
   std::size_t strangers = 0;
   for (std::size_t accepted = 0; accepted < most.accepts; ++accepted) {

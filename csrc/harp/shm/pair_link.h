@@ -84,7 +84,7 @@ class PairLink final : public ShmLink {
   static constexpr std::size_t kMostAnswerBytes =
       (kMostReceives + kMostUnmatched) * sizeof(ShmKeyRecord);
 
-  // Whose turn it is among bulk transfers: the one with the least left to do, so that shorter
+  // The bulk transfer whose turn it is: the one with the least left to do, so that shorter
   // messages overtake longer ones and equal ones finish one after the other; now and then the
   // oldest, so that none starves.
   template <class Queue, class Left>

@@ -24,8 +24,8 @@
 
 namespace taco::harp::statistics {
 
-// All that changes. Rows beyond kMostRows are counted in totals.rows_left_out; totals.rows is the
-// page's own.
+// The part of the page that changes. Rows beyond kMostRows are counted in totals.rows_left_out;
+// totals.rows is the page's own.
 struct State {
   Totals totals;
   std::vector<Row> rows;

@@ -76,7 +76,7 @@ void see_dpdk(SeenHost& seen) {
   }
 }
 
-// Those that others reach, or those that are named.
+// The interfaces that other hosts reach, or those that are named.
 Result<std::vector<Interface>> interfaces_to_use(const Network& network,
                                                  const std::string& interfaces) {
   InterfaceWish wish;

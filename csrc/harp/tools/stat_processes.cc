@@ -79,7 +79,7 @@ struct Opened {
 
 Result<Opened> open_page(pid_t pid, int number) {
   const std::string place = folder_of(pid) + "/fd/" + std::to_string(number);
-  // Whatever lies behind such a name: an open that waited, as for a pipe's writer, would never end.
+  // The file may be of any kind: an open that waits, as for a pipe's writer, might never end.
   const OwnFd fd(open(place.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
   if (!fd) return errno == ENOENT ? Status(kNone, "") : refusal_of(pid, errno);
   struct stat file {};

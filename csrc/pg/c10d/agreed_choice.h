@@ -30,8 +30,8 @@ class AgreedChoice {
 
   // A bucket of so many bytes was ready at `ready`; its average was started at `started`.
   void started(std::size_t index, std::uint64_t bytes, Time ready, Time started, WorkPtr work);
-  // All that was started is over, and step number `step` begins. The ways of its buckets, if they
-  // are others than before.
+  // Step number `step` begins; every average that was started is over. Returns the ways of its
+  // buckets, if they are others than before.
   std::optional<std::map<std::size_t, lightcc::Way>> step_begins(std::int64_t step);
 
   // How each bucket is sent, in the order in which they become ready: "float32", "float16",

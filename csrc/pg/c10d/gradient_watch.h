@@ -31,7 +31,7 @@ class GradientWatch {
   bool is_used(int parameter) const;
   // None has been, for certain.
   bool is_idle(int parameter) const;
-  // Those that have no gradient any more, or zeros, but for what has been added since.
+  // The parameters whose gradient is gone or zeros, but for what has been added since.
   std::vector<int> thrown_away(std::span<const int> parameters) const;
   // Their pass is about to begin: what was used until now is part of it.
   void begin(std::span<const int> parameters);

@@ -30,9 +30,9 @@ void clear(Feedback& feedback, Extent run);
 // residual.
 void forget_sent_but(Feedback& feedback, std::span<const Extent> runs);
 
-// All that is kept, times `factor`: when the gradients' own scale changes. kInvalidArgument, and
-// nothing has changed, when the factor is not a positive finite number or the largest element would
-// overflow.
+// Multiplies all that is kept by `factor`, when the gradients' own scale changes. kInvalidArgument,
+// and nothing has changed, when the factor is not a positive finite number or the largest element
+// would overflow.
 Status scale(Feedback& feedback, double factor);
 
 // The sum of the residual, in double precision.

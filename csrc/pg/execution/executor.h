@@ -25,7 +25,7 @@
 
 namespace taco::pg {
 
-// All that an Execution needs to know of its group; constant but for `gone`.
+// The facts of its group that an Execution needs; constant but for `gone`.
 struct GroupView {
   std::uint64_t id = 0;
   std::string name;

@@ -325,7 +325,8 @@ void Group::peer_gone_st(harp::PeerId peer, const Status& unmet) {
 
 // Fails the collectives after that sequence number that wait for a rank that is gone.
 void Group::break_open_st(int rank, std::uint64_t after) {
-  // Whatever fails takes others with it, which may be gone then: look again from the start.
+  // An execution that fails takes others with it, which may be gone then: look again from the
+  // start.
   const auto needs_it = [&] {
     Execution* e = executions_.front();
     while (e != nullptr && (e->operation() == nullptr || e->failing() || e->sequence() <= after ||

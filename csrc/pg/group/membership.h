@@ -40,7 +40,7 @@ class Membership final : public harp::Observer {
   // The group takes part in nothing more: the transport need not keep what comes for it.
   void forget_st(const Group& group);
 
-  // Those that descend from it fail with it.
+  // Fails the groups that descend from `parent`.
   void fail_children_st(const Group& parent);
 
   // The process is lost: fails every group that contains it and tells their members, once.

@@ -80,7 +80,7 @@ Result<OperationPtr> StripedGroup::start_parts(OperationSpec spec, int count) {
   for (int index = 0; index < count; ++index) {
     OperationSpec one = spec;
     one.part = {signature, index == 0 ? 0 : parts.front()->sequence(), index, count};
-    // Who waits drives the home's engine; the others' threads are to be woken.
+    // The caller that waits drives the home's engine; the others' threads are to be woken.
     one.caller_will_wait = spec.caller_will_wait && index == 0;
     cut(one.inputs, one.part, element_bytes);
     cut(one.outputs, one.part, element_bytes);

@@ -180,7 +180,7 @@ class Gradients {
     std::vector<Range> ranges;           // ascending
     std::shared_ptr<Feedback> feedback;  // null: none yet
   };
-  // All that is known of a parameter; the same on all ranks.
+  // The state of a parameter; the same on all ranks.
   struct State {
     bool is_told = false;    // somebody tells what becomes of its gradients
     bool untrained = false;  // there were passes while that was so of others only

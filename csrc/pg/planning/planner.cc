@@ -175,7 +175,7 @@ bool Planner::relies_on_equal_splits(std::uint64_t block_bytes) const {
   return !chosen.ok() || needs_equal_splits(**chosen, problem);  // plan() will say what is wrong
 }
 
-// Those that fit, less those that the user, or a codec, rules out.
+// The algorithms that fit, less those that the user, or a codec, rules out.
 std::vector<const Algorithm*> Planner::candidates(const Problem& problem) const {
   std::vector<const Algorithm*> fitting;
   for (const Algorithm* algorithm : algorithms_) {

@@ -26,7 +26,8 @@ namespace py = pybind11;
 namespace taco::zerocache {
 namespace {
 
-// Who lends. Never destroyed: operators may run after the interpreter has ended.
+// The functions of Python that lend. Never destroyed: operators may run after the interpreter has
+// ended.
 struct Lenders {
   py::object lend, take_back;
   at::CallbackHandle handle = 0;

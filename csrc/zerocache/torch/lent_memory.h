@@ -20,7 +20,7 @@ void forget_bytes(const at::Tensor& tensor);
 class LeavingGradients {
  public:
   void add(at::Tensor gradient);
-  // Those that were added before.
+  // Lets go of the gradients added so far.
   void let_go();
 
  private:

@@ -13,7 +13,7 @@ struct ByteRange {
   std::uint64_t begin, end;
 };
 
-// Those that a tensor lies on. It has elements.
+// The bytes that a tensor lies on, which has elements.
 ByteRange bytes_under(const at::Tensor& tensor) {
   std::int64_t last = tensor.storage_offset();
   for (std::int64_t i = 0; i < tensor.dim(); ++i) last += (tensor.size(i) - 1) * tensor.stride(i);

@@ -54,7 +54,7 @@ class _Group:
 
     @property
     def shards(self) -> dist.ProcessGroup | None:
-        """Whom the parameters are shared out among."""
+        """The group among whose ranks the parameters are shared out."""
         return _shard_group(self.torchs)
 
     @property

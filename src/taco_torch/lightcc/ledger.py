@@ -1,5 +1,4 @@
-"""Who says what has become of gradients: optimizers, GradScalers and programs, parameter by
-parameter.
+"""The fate of gradients, parameter by parameter, as optimizers, GradScalers and programs tell it.
 
 A backward pass whose gradients nobody applies must leave no trace in what is owed. So from the
 moment on at which an optimizer is known to have a parameter, its passes stay undecided until that

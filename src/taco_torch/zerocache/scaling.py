@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from taco_torch.zerocache.optimizer import CachedOptimizer
 
 _WHERE = "_unscale_grads_"  # of torch's GradScaler, which its subclasses have, too
-# Whose gradients leave memory before a scaler comes.
+# Optimizers whose gradients leave memory before a scaler comes.
 _optimizers: weakref.WeakSet[CachedOptimizer] = weakref.WeakSet()
 
 

@@ -30,7 +30,7 @@ class State(MutableMapping[nn.Parameter, dict[str, Any]]):
 
     @property
     def optimizer(self) -> StateDicts:
-        """Whose state this is."""
+        """The optimizer whose state this is."""
         owner = self._optimizer()
         if owner is None:
             raise ReferenceError("the optimizer of this state is gone")

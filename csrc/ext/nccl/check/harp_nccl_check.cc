@@ -68,7 +68,7 @@ std::string own_program() {
   return bytes > 0 ? std::string(path.data(), static_cast<std::size_t>(bytes)) : "harp-nccl-check";
 }
 
-// Those that the plugin has, if none was asked for.
+// The versions of the table of functions to check: the one asked for, or all that the plugin has.
 std::vector<int> tables_of(const Wishes& wishes) {
   if (wishes.table != 0) return {static_cast<int>(wishes.table)};
   std::vector<int> tables;

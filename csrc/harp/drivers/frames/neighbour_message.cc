@@ -194,7 +194,7 @@ std::size_t write_advertisement(const MacAddress& own_mac, const Endpoint& own,
   if (!is_ipv6(own)) {
     return write_arp(solicitation.mac, kArpReply, own_mac, own, solicitation.mac, to, frame);
   }
-  // Who has no address yet hears it as one of all.
+  // A neighbour that has no address yet hears what is sent to all nodes.
   constexpr Ipv6Address kAllNodes{
       std::byte{0xff}, std::byte{2}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {},
       std::byte{1}};

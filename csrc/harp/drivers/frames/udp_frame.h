@@ -47,7 +47,7 @@ enum class UdpChecksumVerdict {
 };
 UdpChecksumVerdict check_udp_checksum(const UdpFrame& frame, std::span<const std::byte> payload);
 
-// Who computes the checksum of UDP. The one of an IPv4 header is always written.
+// The part that computes the checksum of UDP. The one of an IPv4 header is always written.
 enum class UdpChecksumBy {
   kSoftware,
   // The header gets the sum over the addresses, the protocol and the length, as interfaces expect

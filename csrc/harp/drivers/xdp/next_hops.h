@@ -38,7 +38,7 @@ class NextHops {
   // From an address that is on `own`, if that says something. Null: by the kernel, this time.
   const Hop* find(const Endpoint& source, const OwnNetwork& own, const Endpoint& destination,
                   Time now);
-  // All that is known may be wrong by now.
+  // Forgets all next hops, which may have changed.
   void forget() { entries_.clear(); }
 
  private:
