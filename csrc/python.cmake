@@ -64,7 +64,7 @@ set(torch_facing
   pg/c10d/work.cc
   pg/c10d/window/backend_window.cc
   zerocache/torch/lending.cc
-  zerocache/torch/lent_memory.cc
+  zerocache/torch/gradient_buffers.cc
   zerocache/torch/operand_parts.cc
   zerocache/torch/parameter_range.cc
   zerocache/torch/plan_bind.cc

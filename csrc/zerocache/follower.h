@@ -38,7 +38,7 @@ class Follower {
     Position expected = 0, next = 0;
   };
   // The operator that began last is none that is known here.
-  bool astray() const { return !unknown_.empty(); }
+  bool off_course() const { return !unknown_.empty(); }
   void begin_run();
   // An operator starts. `compute` of it is told by took().
   Step begin(OperatorKey key, std::span<const Access> accesses);

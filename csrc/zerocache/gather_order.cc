@@ -74,7 +74,7 @@ void GatherOrder::look_ahead() {
   if (run_ == nullptr) return;
   // Where the program has left every known way, what it will use is not known until it is found
   // again.
-  if (!run_->known() || run_->astray()) {
+  if (!run_->known() || run_->off_course()) {
     for (const StripeId stripe : last_used_) want(stripe, most_);
     return;
   }

@@ -173,7 +173,7 @@ Status GradientShards::add_mean(StripeId stripe, std::vector<float> own) {
   if (found == pages_.end()) return {};
   own.resize(layout_.page_bytes() / found->second.element_bytes);
   kernels::divide(kernels::Dtype::kF32, own.data(), own.data(), own.size(), stripes_.ranks());
-  std::vector<float>& mean = means_[page];
+  std::vector<float>& mean = averages_[page];
   if (mean.empty()) {
     mean = std::move(own);
     return {};
@@ -216,14 +216,14 @@ void GradientShards::drop() {
   end_pass();
   done_.clear();
   averaged_.clear();
-  means_.clear();
+  averages_.clear();
 }
 
 std::vector<std::uint32_t> GradientShards::take_done() { return std::exchange(done_, {}); }
 
 std::span<const float> GradientShards::on(PageId page) const {
-  const auto found = means_.find(page);
-  return found == means_.end() ? std::span<const float>() : found->second;
+  const auto found = averages_.find(page);
+  return found == averages_.end() ? std::span<const float>() : found->second;
 }
 
 Result<double> GradientShards::norm(double order) {
@@ -233,7 +233,7 @@ Result<double> GradientShards::norm(double order) {
     return largest ? (part > sum || std::isnan(part) ? part : sum) : sum + part;
   };
   double own = 0;
-  for (const auto& [page, mean] : means_) {
+  for (const auto& [page, mean] : averages_) {
     for (const float value : mean) {
       const double size = std::fabs(static_cast<double>(value));
       own = add(own, largest ? size : order == 2 ? size * size : std::pow(size, order));
@@ -251,7 +251,7 @@ Result<bool> GradientShards::unscale(float factor) {
   std::snprintf(what, sizeof what, "multiply gradients by %.9g", static_cast<double>(factor));
   TACO_RETURN_IF_ERROR(lockstep_.meet(what, {}));
   const auto finite = [](float value) { return std::isfinite(value); };
-  const bool here = std::all_of(means_.begin(), means_.end(), [&](const auto& mean) {
+  const bool here = std::all_of(averages_.begin(), averages_.end(), [&](const auto& mean) {
     return std::all_of(mean.second.begin(), mean.second.end(), finite);
   });
   auto all = gather_values(ranks_, static_cast<std::byte>(here ? 0 : 1));
@@ -261,7 +261,7 @@ Result<bool> GradientShards::unscale(float factor) {
 }
 
 void GradientShards::multiply(float factor) {
-  for (auto& [page, mean] : means_) {
+  for (auto& [page, mean] : averages_) {
     for (float& value : mean) value *= factor;
   }
 }

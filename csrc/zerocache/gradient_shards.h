@@ -65,7 +65,7 @@ class GradientShards {
   // tells the others.
   using Averaged = std::function<Status(StripeId, std::span<const std::uint32_t> tensors)>;
   void use_averages(Averaged averaged) { averaged_here_ = std::move(averaged); }
-  void use_up(PageId page) { means_.erase(page); }
+  void use_up(PageId page) { averages_.erase(page); }
   // Whether that has happened, or is about to on all ranks, since the last finish() that succeeded,
   // or clear().
   bool used() const { return used_; }
@@ -139,7 +139,7 @@ class GradientShards {
   std::deque<std::unique_ptr<Reduction>> under_way_;
   std::vector<std::uint32_t> done_;
   std::set<std::uint32_t> averaged_;
-  std::map<PageId, std::vector<float>> means_;
+  std::map<PageId, std::vector<float>> averages_;
   Averaged averaged_here_;  // null: means stay for the step
   bool used_ = false, clearing_ = false;
 };

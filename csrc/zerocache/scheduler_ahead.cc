@@ -107,7 +107,8 @@ Duration Scheduler::time_until(Position at) const {
   const Position next = std::min(run_->follower.position(), course_[0]->size());
   Duration start = -course_[0]->start_of(next);
   // An unknown operator is taken to have come in the place of the one that was expected.
-  if (run_->follower.astray() && next < course_[0]->size()) start -= course_[0]->at(next).compute;
+  if (run_->follower.off_course() && next < course_[0]->size())
+    start -= course_[0]->at(next).compute;
   if (!current_.empty() && next > 0) {
     const Duration done = computing_since_ == kNever ? 0 : now_ - computing_since_;
     start += std::max<Duration>(0, course_[0]->at(next - 1).compute - done);

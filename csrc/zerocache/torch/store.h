@@ -46,7 +46,7 @@
 #include "zerocache/optimizer_stream.h"
 #include "zerocache/shards.h"
 #include "zerocache/state_layout.h"
-#include "zerocache/torch/lent_memory.h"
+#include "zerocache/torch/gradient_buffers.h"
 #include "zerocache/torch/operand_parts.h"
 #include "zerocache/torch/spread.h"
 #include "zerocache/torch/storage.h"
@@ -175,7 +175,7 @@ class Store : public Pager {
   Status step_in_backward(std::size_t points);
   Status step_early(const Step& step);
   // Gradients of these lie in memory that is lent: the system has it as soon as they are used.
-  void forget_when_used(const at::Tensor& lent) { lent_.add(lent, gradients_); }
+  void forget_when_used(const at::Tensor& lent) { buffers_.add(lent, gradients_); }
   // There, and before the first of a step: whether all ranks are about to take these; their
   // gradients are not looked at.
   Status agree_on_steps(const std::vector<Step>& steps);
@@ -407,7 +407,7 @@ class Store : public Pager {
   std::unique_ptr<BackwardSteps> backward_;                  // goes before the stream
   std::unique_ptr<BackwardShare> sharing_;                   // goes before that; null: nobody else
   std::unordered_map<std::uint32_t, at::Tensor> gradients_;  // that it reads, by tensor
-  LentMemory lent_;                                          // that some of these lie in
+  GradientBuffers buffers_;                                  // that some of these lie in
   LeavingGradients leaving_;                                 // that were read
   std::vector<Step> waiting_;                                // whose parameters the pass has in use
   std::vector<std::uint32_t> sent_;                          // stepped so, since the last step()

@@ -102,7 +102,7 @@ Status Store::advance() {
   for (const std::uint32_t tensor : backward_->take_done()) {
     if (auto gradient = gradients_.extract(tensor)) leaving_.add(std::move(gradient.mapped()));
   }
-  lent_.give_back(gradients_);
+  buffers_.give_back(gradients_);
   return failed_step(status);
 }
 
@@ -112,7 +112,7 @@ void Store::forget_gradients() {
   leaving_.let_go();
   for (auto& [tensor, gradient] : std::exchange(gradients_, {})) leaving_.add(std::move(gradient));
   leaving_.let_go();
-  lent_.give_back(gradients_);
+  buffers_.give_back(gradients_);
 }
 
 // Ends what others compute: afterwards nobody computes on pages beside the caller.

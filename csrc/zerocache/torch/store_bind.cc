@@ -11,7 +11,7 @@
 #include "edge/without_gil.h"
 #include "zerocache/checksum.h"
 #include "zerocache/torch/bind.h"
-#include "zerocache/torch/lent_memory.h"
+#include "zerocache/torch/gradient_buffers.h"
 #include "zerocache/torch/process_group.h"
 #include "zerocache/torch/store.h"
 #include "zerocache/torch/uses_bind.h"

@@ -134,7 +134,7 @@ Status Store::share_final(const std::vector<at::Tensor>& parameters) {
     status = sharing_->final(tensors);
   }
   for (const std::uint32_t tensor : backward_->take_done()) gradients_.erase(tensor);
-  lent_.give_back(gradients_);
+  buffers_.give_back(gradients_);
   return status.ok() ? status : failed_step(status);
 }
 

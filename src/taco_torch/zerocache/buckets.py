@@ -18,8 +18,8 @@ from taco_torch._extension import _C
 from taco_torch.errors import MismatchError
 from taco_torch.lightcc import models
 from taco_torch.zerocache import guards
+from taco_torch.zerocache.averaged_gradients import MOST_UNDER_WAY, AveragedGradients
 from taco_torch.zerocache.hooks import Hooks
-from taco_torch.zerocache.taking import MOST_UNDER_WAY, Taking
 
 if TYPE_CHECKING:
     from taco_torch.zerocache.optimizer import CachedOptimizer
@@ -107,7 +107,7 @@ class BucketGradients:
         self._under_way: deque[Bucket] = deque()
         self._passing = self._agreed = False  # buckets of a pass have come; all may be stepped
         self._begun = 0  # of them
-        self._taking = Taking(lent=True)
+        self._averaged = AveragedGradients(lent=True)
         self._undo = guards.guard(self._trained, self._optimizer, self._accumulated)
         optimizer.take_gradients(gradients)
         optimizer.means = self
@@ -180,7 +180,7 @@ class BucketGradients:
         try:
             optimizer.agree_on_early(p for p in self._trained if p.requires_grad)
         except Exception as error:  # on all ranks; nothing has changed
-            self._taking.failure = error
+            self._averaged.failure = error
         else:
             self._agreed = True
 
@@ -191,7 +191,7 @@ class BucketGradients:
         optimizer = self._optimizer()
         for parameter, gradient in zip(bucket.parameters, bucket.gradients, strict=True):
             taker = optimizer if parameter in self._trained else None
-            self._taking.take(taker, parameter, gradient)
+            self._averaged.take(taker, parameter, gradient)
         if optimizer is None or not self._trained:
             _C.zerocache.forget_bytes(bucket.buffer)
         else:
@@ -205,14 +205,14 @@ class BucketGradients:
             self._take_first()
         if model is not None:
             self._check(Left(model.process_group, False))
-        taking, taken = self._taking, self._agreed if self._steps_now else bool(self._trained)
+        averaged, taken = self._averaged, self._agreed if self._steps_now else bool(self._trained)
         self._close()
-        taking.give_back()
+        averaged.give_back()
         optimizer = self._optimizer()
         if optimizer is not None and taken:
             optimizer.end_pass()
-        if taking.failure is not None:
-            raise taking.failure
+        if averaged.failure is not None:
+            raise averaged.failure
 
     def _check(self, left: Left) -> None:
         try:
@@ -225,7 +225,7 @@ class BucketGradients:
 
     def _close(self) -> None:
         """The pass is over. What is under way arrives, for nobody."""
-        self._passing, self._begun, self._taking = False, 0, Taking(lent=True)
+        self._passing, self._begun, self._averaged = False, 0, AveragedGradients(lent=True)
         while self._under_way:
             bucket = self._under_way.popleft()
             bucket.mean.wait()

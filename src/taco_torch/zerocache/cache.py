@@ -23,7 +23,7 @@ from taco_torch.zerocache.aliases import Aliases
 from taco_torch.zerocache.backward import FinalGradients
 from taco_torch.zerocache.buckets import BucketGradients
 from taco_torch.zerocache.lending import Lender
-from taco_torch.zerocache.means import MeanGradients
+from taco_torch.zerocache.mean_gradients import MeanGradients
 from taco_torch.zerocache.memory import available_bytes
 from taco_torch.zerocache.model_state import ModelState
 from taco_torch.zerocache.note import Notes

@@ -23,7 +23,7 @@ from taco_torch.zerocache.state import State
 if TYPE_CHECKING:
     from taco_torch.zerocache.buckets import BucketGradients
     from taco_torch.zerocache.cache import ZeroCache
-    from taco_torch.zerocache.means import MeanGradients
+    from taco_torch.zerocache.mean_gradients import MeanGradients
 
 # Where torch keeps the hooks that a program registered on an optimizer.
 HOOKS = (

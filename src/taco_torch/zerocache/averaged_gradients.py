@@ -1,4 +1,4 @@
-"""The use that a rank makes of gradients that all ranks have averaged in a backward pass."""
+"""Gradients that all ranks have averaged in a backward pass, and a rank's use of them."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
 MOST_UNDER_WAY = 2  # sums of gradients, or of buckets of them
 
 
-class Taking:
-    """The means of one pass: the optimizer takes them.
+class AveragedGradients:
+    """The averages of one pass, which the optimizer takes.
 
-    What fails on this rank alone is raised where the pass ends: until then it takes part in what
-    all ranks do, and means stay in memory; copies of them where that is ``lent``.
+    An error on this rank alone is raised where the pass ends: until then the rank takes part in
+    what all ranks do, and averages stay in memory; as copies where that memory is ``lent``.
     """
 
     def __init__(self, *, lent: bool = False) -> None:
@@ -25,7 +25,7 @@ class Taking:
         self._left: list[tuple[Tensor, Tensor]] = []
 
     def take(self, optimizer: CachedOptimizer | None, parameter: Tensor, mean: Tensor) -> None:
-        """``optimizer``: None: it does not train the parameter, and the mean stays."""
+        """``optimizer``: None where none trains the parameter, whose mean stays."""
         if optimizer is not None and self.failure is None:
             assert isinstance(parameter, nn.Parameter)
             parameter.grad = mean

@@ -1,4 +1,4 @@
-#include "zerocache/torch/lent_memory.h"
+#include "zerocache/torch/gradient_buffers.h"
 
 #include <c10/core/CPUAllocator.h>
 #include <sys/mman.h>
@@ -55,13 +55,13 @@ void LeavingGradients::let_go() {
   leaving_.clear();
 }
 
-void LentMemory::add(const at::Tensor& memory, const Gradients& used) {
-  lent_.push_back(memory);
+void GradientBuffers::add(const at::Tensor& memory, const Gradients& used) {
+  buffers_.push_back(memory);
   give_back(used);
 }
 
-void LentMemory::give_back(const Gradients& used) {
-  std::erase_if(lent_, [&](const at::Tensor& memory) {
+void GradientBuffers::give_back(const Gradients& used) {
+  std::erase_if(buffers_, [&](const at::Tensor& memory) {
     const bool needed = std::any_of(used.begin(), used.end(),
                                     [&](const auto& each) { return lies_in(each.second, memory); });
     if (!needed) forget_bytes(memory);

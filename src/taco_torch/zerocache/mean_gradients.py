@@ -13,11 +13,11 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from taco_torch.errors import MismatchError
+from taco_torch.zerocache.averaged_gradients import MOST_UNDER_WAY, AveragedGradients
 from taco_torch.zerocache.backward import FinalGradients
 from taco_torch.zerocache.hooks import NO_TASK, Hooks
 from taco_torch.zerocache.optimizer import CachedOptimizer
 from taco_torch.zerocache.ranks import Ranks
-from taco_torch.zerocache.taking import MOST_UNDER_WAY, Taking
 
 # Announcements that are not the number of a gradient.
 END, LEFT, BEGIN, STEP, CALL = -1, -2, -3, -4, -5
@@ -76,7 +76,7 @@ class MeanGradients(FinalGradients):
         self._steps_now = gradients == "stepped"
         self._announced: Announced | None = None
         self._under_way: deque[Reduced] = deque()
-        self._taking = Taking()
+        self._averaged = AveragedGradients()
         self._open = False  # a pass has begun on all ranks that has not ended on any, as they know
         super().__init__(optimizer, self._trained, gradients)
         optimizer.means = self
@@ -106,7 +106,7 @@ class MeanGradients(FinalGradients):
 
     def _begin_pass(self, optimizer: CachedOptimizer) -> None:
         self._meet(optimizer, BEGIN)
-        self._taking = Taking()
+        self._averaged = AveragedGradients()
         if self._steps_now:
             optimizer.agree_on_early(p for p in self._trained if p.requires_grad)
         self._open = True
@@ -200,7 +200,7 @@ class MeanGradients(FinalGradients):
         reduced.summed.div_(self._ranks.size)
         if reduced.summed is not reduced.gradient:
             reduced.gradient.copy_(reduced.summed)
-        self._taking.take(optimizer, reduced.parameter, reduced.gradient)
+        self._averaged.take(optimizer, reduced.parameter, reduced.gradient)
         if self._steps_now:
             optimizer.share_final([reduced.parameter])
 
@@ -212,11 +212,11 @@ class MeanGradients(FinalGradients):
         self._settle(optimizer)
         self._meet(optimizer, END)
         self._close(optimizer)
-        taking, self._taking = self._taking, Taking()
-        taking.give_back()
+        averaged, self._averaged = self._averaged, AveragedGradients()
+        averaged.give_back()
         optimizer.end_pass()
-        if taking.failure is not None:
-            raise taking.failure
+        if averaged.failure is not None:
+            raise averaged.failure
 
     def average_rest(self) -> None:
         """At a step: what passes have left in memory, on all ranks."""

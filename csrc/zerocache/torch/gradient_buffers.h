@@ -1,5 +1,5 @@
-// Memory that gradients lie in which somebody has lent until they are used: the system has it again
-// as soon as none of them is there any more. Its lender writes it anew before it is read.
+// Buffers that hold gradients until those are used, such as DDP's: the system has a buffer's memory
+// again as soon as no gradient lies in it any more. Its owner writes it before it reads it.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -27,18 +27,18 @@ class LeavingGradients {
   std::vector<at::Tensor> leaving_;
 };
 
-class LentMemory {
+class GradientBuffers {
  public:
   using Gradients = std::unordered_map<std::uint32_t, at::Tensor>;
 
-  // Lends `memory`. It goes with the last of the gradients `used` that lies in it, or now if none
+  // Adds `memory`. It goes with the last of the gradients `used` that lies in it, or now if none
   // does.
   void add(const at::Tensor& memory, const Gradients& used);
-  // Gives back all lent memory but that of these gradients.
+  // Gives back all memory but that of these gradients.
   void give_back(const Gradients& used);
 
  private:
-  std::vector<at::Tensor> lent_;
+  std::vector<at::Tensor> buffers_;
 };
 
 }  // namespace taco::zerocache
