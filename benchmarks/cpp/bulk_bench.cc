@@ -200,7 +200,7 @@ class UdpSender {
       pollfd entry{socket_.fd(), POLLIN, 0};
       poll(&entry, 1, 10);
     }
-    most_ = answer.message;
+    max_ = answer.message;
   }
 
   void run() {
@@ -223,7 +223,7 @@ class UdpSender {
     if (message >= settings_.window) await(next_ - (settings_.window - 1) * segments);
     for (std::uint32_t first = 0; first < segments;) {
       const std::uint32_t count = std::min(kRunSegments, segments - first);
-      if (next_ + count > most_) await(next_ + count - most_);
+      if (next_ + count > max_) await(next_ + count - max_);
       for (std::uint32_t i = 0; i < count; ++i) {
         const std::size_t offset = std::size_t{first + i} * kSegmentBytes;
         const std::size_t bytes = std::min(kSegmentBytes, settings_.bytes - offset);
@@ -255,7 +255,7 @@ class UdpSender {
   const Settings& settings_;
   UdpSocket socket_;
   Buffers buffers_;
-  std::uint64_t most_ = 0, next_ = 0, arrived_ = 0;
+  std::uint64_t max_ = 0, next_ = 0, arrived_ = 0;
   std::array<Header, kRunSegments> headers_;
   std::array<iovec, 2 * std::size_t{kRunSegments}> slices_;
 };

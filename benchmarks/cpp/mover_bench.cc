@@ -65,7 +65,7 @@ struct Store {
         must(Layout::make({{"all", std::size_t{options.pages} * bytes}}, bytes)));
     MoverOptions mover_options;
     mover_options.capacities = room;
-    mover_options.most_pages = options.pages;
+    mover_options.max_pages = options.pages;
     if (room.device > 0) {
       taco::device::HostOptions host;
       host.memory.frame_bytes = bytes;

@@ -174,7 +174,7 @@ class Store {
     state_ = checked(StateLayout::append_to(layout_, tensors, kinds));
     const std::uint32_t pages = 3 * options.pages();
     MoverOptions mover;
-    mover.most_pages = layout_.pages();
+    mover.max_pages = layout_.pages();
     mover.capacities.host = pages * static_cast<std::uint32_t>(resident) / 100 + options.passing();
     mover.disk = {{options.directory, page_place(pages + 4, options.page_bytes)}};
     mover.io.depth = 2 * options.depth;

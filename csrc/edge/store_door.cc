@@ -22,12 +22,12 @@ class Pace {
  public:
   explicit Pace(int lookers)
       : begin_(monotonic_now()),
-        least_(std::min(lookers * kLeast, kMost)),
-        most_(std::clamp(lookers * kMillisecond, kMost, kMostOfAll)) {}
+        min_(std::min(lookers * kLeast, kMost)),
+        max_(std::clamp(lookers * kMillisecond, kMost, kMostOfAll)) {}
 
   void sleep(Time until) {
     const Time now = monotonic_now();
-    const Duration pause = std::clamp((now - begin_) / 64, least_, most_);
+    const Duration pause = std::clamp((now - begin_) / 64, min_, max_);
     std::this_thread::sleep_for(std::chrono::nanoseconds(std::min(pause, until - now)));
   }
 
@@ -35,7 +35,7 @@ class Pace {
   static constexpr Duration kLeast = 100 * kMicrosecond;
   static constexpr Duration kMost = 20 * kMillisecond, kMostOfAll = 500 * kMillisecond;
   const Time begin_;
-  const Duration least_, most_;
+  const Duration min_, max_;
 };
 
 std::string first_line(const std::exception& error) {

@@ -60,9 +60,9 @@ void scatter_add(float* acc, const float* values, const std::uint32_t* indices, 
 // Indices as bytes: the gap from the index after the previous one (the first: from 0), one byte
 // each; 255 says "skip 255 elements and go on". 1.08 bytes an index at 1%. One list of indices
 // is one string of bytes and no other.
-constexpr std::size_t most_delta_bytes(std::size_t k, std::size_t n) { return k + n / 255; }
+constexpr std::size_t max_delta_bytes(std::size_t k, std::size_t n) { return k + n / 255; }
 // `indices` ascend and are below n; returns how many bytes were written, at most
-// most_delta_bytes(k, n).
+// max_delta_bytes(k, n).
 std::size_t encode_deltas(std::uint8_t* out, const std::uint32_t* indices, std::size_t k);
 // False unless `in` holds exactly k ascending indices below n and nothing else, whatever the bytes.
 // Fills `indices`, which has room for k; on failure they mean nothing.

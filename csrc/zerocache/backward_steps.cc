@@ -39,7 +39,7 @@ Result<std::unique_ptr<BackwardSteps>> BackwardSteps::make(OptimizerStream& stre
   }
   for (const auto& [id, page] : steps->pages_) steps->chunks_ += page.parts;
   const std::size_t points = std::max<std::size_t>(options.points, 1);
-  const std::size_t most = std::max<std::size_t>(options.most_at_once, 1);
+  const std::size_t most = std::max<std::size_t>(options.max_at_once, 1);
   steps->at_once_ = std::clamp<std::size_t>((steps->chunks_ + points - 1) / points, 1, most);
   return steps;
 }

@@ -39,9 +39,9 @@
 namespace taco::zerocache {
 
 struct BackwardOptions {
-  std::size_t points = 1;        // calls of advance() that are expected in a backward pass
-  std::size_t most_at_once = 1;  // chunks that are in use at a time
-  OwnPages own = nullptr;        // that are stepped here; null: all
+  std::size_t points = 1;       // calls of advance() that are expected in a backward pass
+  std::size_t max_at_once = 1;  // chunks that are in use at a time
+  OwnPages own = nullptr;       // that are stepped here; null: all
 };
 
 class BackwardSteps {

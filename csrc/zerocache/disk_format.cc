@@ -102,9 +102,9 @@ std::string RecordReader::text() {
   return text;
 }
 
-std::uint32_t RecordReader::count(std::size_t least_bytes) {
+std::uint32_t RecordReader::count(std::size_t min_bytes) {
   const std::uint32_t count = u32();
-  if (count <= rest_.size() / least_bytes) return count;
+  if (count <= rest_.size() / min_bytes) return count;
   ok_ = false;
   rest_ = {};
   return 0;

@@ -82,7 +82,7 @@ class RecordReader {
   std::uint64_t u64() { return get(sizeof(std::uint64_t)); }
   std::string text();
   // A count of items of at least so many bytes each; not ok() if there cannot be that many.
-  std::uint32_t count(std::size_t least_bytes);
+  std::uint32_t count(std::size_t min_bytes);
   bool ok() const { return ok_; }
   std::size_t left() const { return rest_.size(); }
 

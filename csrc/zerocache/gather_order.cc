@@ -43,7 +43,7 @@ void GatherOrder::begin(OperatorKey key, std::vector<StripeId> stripes) {
 void GatherOrder::use(StripeId stripe) {
   std::erase(last_used_, stripe);
   last_used_.insert(last_used_.begin(), stripe);
-  if (last_used_.size() > most_) last_used_.pop_back();
+  if (last_used_.size() > max_) last_used_.pop_back();
 }
 
 bool GatherOrder::end(OperatorKey key) {
@@ -75,12 +75,12 @@ void GatherOrder::look_ahead() {
   // Where the program has left every known way, what it will use is not known until it is found
   // again.
   if (!run_->known() || run_->off_course()) {
-    for (const StripeId stripe : last_used_) want(stripe, most_);
+    for (const StripeId stripe : last_used_) want(stripe, max_);
     return;
   }
   const auto want_all = [this](const Use& use) {
     return std::all_of(use.accesses.begin(), use.accesses.end(),
-                       [this](const Access& access) { return want(access.page, most_); });
+                       [this](const Access& access) { return want(access.page, max_); });
   };
   for (const Use& use : run_->rest_of_detour()) {
     if (!want_all(use)) return;

@@ -25,7 +25,7 @@ class GatherOrder {
  public:
   // All stripes in use are held, however many they are; beside them, as many as make `most`
   // together.
-  explicit GatherOrder(std::size_t most) : most_(most) {}
+  explicit GatherOrder(std::size_t most) : max_(most) {}
 
   // Runs of a name are expected to have the same uses.
   void begin_run(const std::string& name);
@@ -48,7 +48,7 @@ class GatherOrder {
   template <class Holds>
   std::vector<StripeId> due(const Holds& holds) const {
     std::vector<StripeId> missing;
-    const std::size_t room = most_ > in_use_ ? most_ - in_use_ : 0;
+    const std::size_t room = max_ > in_use_ ? max_ - in_use_ : 0;
     for (std::size_t i = in_use_; i < wanted_.size(); ++i) {
       if (holds(wanted_[i])) continue;
       if (missing.empty() && i - in_use_ > room / 2) return {};
@@ -68,7 +68,7 @@ class GatherOrder {
     return is ? places_[stripe] : wanted_.size();
   }
 
-  const std::size_t most_;
+  const std::size_t max_;
   std::map<std::string, Follower> runs_;
   Follower* run_ = nullptr;
   std::vector<std::pair<OperatorKey, std::vector<StripeId>>> open_;

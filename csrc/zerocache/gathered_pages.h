@@ -49,7 +49,7 @@ inline constexpr OperatorKey kStripeKeys = kChunkKeys + (OperatorKey{1} << 43);
 struct GatherOptions {
   // Held at a time, the same on all ranks: those in use, however many they are, and beside them
   // what is gathered ahead. There has to be room for them in `tier`.
-  std::size_t most_stripes = 4;
+  std::size_t max_stripes = 4;
   Tier tier = Tier::kDevice;  // where parameters are used
 };
 
@@ -71,7 +71,7 @@ class GatheredPages {
         layout_(layout),
         stripes_(stripes),
         options_(options),
-        order_(options.most_stripes) {}
+        order_(options.max_stripes) {}
   // Waits for what is under way.
   ~GatheredPages() { end_run(); }
   GatheredPages(const GatheredPages&) = delete;

@@ -16,12 +16,12 @@ namespace taco::zerocache {
 
 GradientShards::GradientShards(Collectives& ranks, Lockstep& lockstep, const Layout& layout,
                                const Stripes& stripes, std::span<const std::uint32_t> trained,
-                               std::size_t most_under_way)
+                               std::size_t max_under_way)
     : ranks_(ranks),
       lockstep_(lockstep),
       layout_(layout),
       stripes_(stripes),
-      most_under_way_(std::max<std::size_t>(most_under_way, 1)) {
+      max_under_way_(std::max<std::size_t>(max_under_way, 1)) {
   for (const std::uint32_t index : trained) {
     const PlacedTensor& tensor = layout.tensors()[index];
     const Run run = layout.pages_of(tensor);
@@ -73,7 +73,7 @@ Status GradientShards::add(const FinalGradient& gradient) {
 }
 
 Status GradientShards::reduce(StripeId id) {
-  while (under_way_.size() >= most_under_way_) TACO_RETURN_IF_ERROR(finish_first());
+  while (under_way_.size() >= max_under_way_) TACO_RETURN_IF_ERROR(finish_first());
   by_stripe_.at(id).come = 0;
   const std::size_t elements = by_stripe_.at(id).elements;
   auto reduction = std::make_unique<Reduction>();

@@ -53,7 +53,7 @@ class GradientShards {
   // `trained`: what gets gradients, by index in the layout. The others outlive it.
   GradientShards(Collectives& ranks, Lockstep& lockstep, const Layout& layout,
                  const Stripes& stripes, std::span<const std::uint32_t> trained,
-                 std::size_t most_under_way = 2);
+                 std::size_t max_under_way = 2);
   // Waits for what is under way.
   ~GradientShards();
   GradientShards(const GradientShards&) = delete;
@@ -131,7 +131,7 @@ class GradientShards {
   Lockstep& lockstep_;
   const Layout& layout_;
   const Stripes& stripes_;
-  const std::size_t most_under_way_;
+  const std::size_t max_under_way_;
   std::map<PageId, Page> pages_;
   std::map<StripeId, Stripe> by_stripe_;
 

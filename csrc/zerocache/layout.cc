@@ -36,7 +36,7 @@ Result<Layout> Layout::make(const std::vector<TensorSpec>& tensors, std::size_t 
   return layout;
 }
 
-std::uint64_t Layout::most_bytes() const {
+std::uint64_t Layout::max_bytes() const {
   return std::min<std::uint64_t>(kMostBytes, std::uint64_t{kNoPage - 1} * page_bytes_);
 }
 
@@ -60,8 +60,8 @@ Status Layout::check(const TensorSpec& tensor) const {
   if (tensor.bytes % element != 0) {
     return refuse(described + " has no whole number of elements of " + std::to_string(element));
   }
-  if (tensor.bytes > most_bytes()) {
-    return refuse(described + ": a store has at most " + std::to_string(most_bytes()) + " bytes");
+  if (tensor.bytes > max_bytes()) {
+    return refuse(described + ": a store has at most " + std::to_string(max_bytes()) + " bytes");
   }
   return {};
 }
@@ -83,13 +83,13 @@ Result<std::uint32_t> Layout::append(const TensorSpec& tensor) {
     const std::uint64_t least =
         std::max<std::uint64_t>(region.all, std::uint64_t{kLeastRegion} * page_bytes_);
     region.end = range_end_;
-    region.limit = std::min(range_end_ + least, most_bytes());
+    region.limit = std::min(range_end_ + least, max_bytes());
   }
-  if (region.end + padded > most_bytes()) {
+  if (region.end + padded > max_bytes()) {
     return Status(Code::kInvalidArgument,
                   "tensor '" + tensor.name + "' of " + std::to_string(tensor.bytes) +
                       " bytes begins at " + std::to_string(region.end) + ": a store has at most " +
-                      std::to_string(most_bytes()) + " bytes");
+                      std::to_string(max_bytes()) + " bytes");
   }
   region.limit = std::max(region.limit, round_up(region.end + padded, page_bytes_));
   if (region.limit > range_end_) {
@@ -105,7 +105,7 @@ Result<std::uint32_t> Layout::append(const TensorSpec& tensor) {
 }
 
 Result<PageId> Layout::reserve(std::uint64_t pages) {
-  const std::uint64_t most = (most_bytes() - range_end_) / page_bytes_;
+  const std::uint64_t most = (max_bytes() - range_end_) / page_bytes_;
   if (pages > most) {
     return Status(Code::kInvalidArgument,
                   std::to_string(pages) + " more pages of " + std::to_string(page_bytes_) +

@@ -121,7 +121,7 @@ class Layout {
 
   Layout() = default;
   Status check(const TensorSpec& tensor) const;
-  std::uint64_t most_bytes() const;
+  std::uint64_t max_bytes() const;
   std::uint32_t insert(const TensorSpec& tensor, std::uint64_t offset);
 
   std::size_t page_bytes_ = kPageBytes;

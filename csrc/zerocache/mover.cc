@@ -15,8 +15,8 @@ namespace {
 
 Status check_options(const MoverOptions& options, const Layout& layout) {
   const auto page_bytes = std::to_string(layout.page_bytes());
-  if (options.most_pages < layout.pages()) {
-    return invalid("a store of at most " + std::to_string(options.most_pages) +
+  if (options.max_pages < layout.pages()) {
+    return invalid("a store of at most " + std::to_string(options.max_pages) +
                    " pages, of which its layout has " + std::to_string(layout.pages()));
   }
   if (options.device == nullptr) {
@@ -41,12 +41,12 @@ Mover::State::State(const MoverOptions& options, const Layout& of, const Capacit
                     const Costs& first)
     : layout(of),
       page_bytes(of.page_bytes()),
-      most_pages(options.most_pages),
+      max_pages(options.max_pages),
       capacities(room),
-      scheduler(room, first, options.most_pages),
-      recorder(options.most_pages),
-      taken(std::size_t{2} * options.most_pages, 0),
-      no_frame(std::size_t{2} * options.most_pages, 0),
+      scheduler(room, first, options.max_pages),
+      recorder(options.max_pages),
+      taken(std::size_t{2} * options.max_pages, 0),
+      no_frame(std::size_t{2} * options.max_pages, 0),
       costs(first) {}
 
 Mover::Mover(std::unique_ptr<State> state) : state_(std::move(state)) {}
@@ -212,9 +212,9 @@ bool Mover::State::there(std::span<const Access> accesses) const {
 
 Status Mover::State::check(std::span<const Access> accesses) const {
   for (const Access& access : accesses) {
-    if (access.page >= most_pages) {
+    if (access.page >= max_pages) {
       return invalid("page " + std::to_string(access.page) + " of a store of at most " +
-                     std::to_string(most_pages));
+                     std::to_string(max_pages));
     }
     if (access.tier == Tier::kDisk) {
       return invalid("page " + std::to_string(access.page) + " cannot be used on disk");
@@ -357,7 +357,7 @@ Tier Mover::tier_of(PageId page) const {
 bool Mover::has_content(PageId page) const {
   if (state_->generation != fork_generation()) return false;
   std::lock_guard lock(state_->mutex);
-  return page < state_->most_pages && state_->scheduler.pages().has_content(page);
+  return page < state_->max_pages && state_->scheduler.pages().has_content(page);
 }
 
 void Mover::discard(std::span<const PageId> pages) {

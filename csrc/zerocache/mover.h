@@ -47,12 +47,12 @@ struct MoverOptions {
   // The device: its frames are as long as pages, and its cap is capacities.device. Null: there is
   // no device tier, and capacities.device is 0.
   std::shared_ptr<device::Device> device;
-  // Reserved on the device for most_pages pages: page p lies at range + p * page_bytes while it is
+  // Reserved on the device for max_pages pages: page p lies at range + p * page_bytes while it is
   // there.
   std::byte* range = nullptr;
   // Capacities in pages. The disk's is what its directories have room for, whatever is said here.
   Capacities capacities;
-  std::uint32_t most_pages = 0;     // the layout may grow up to so many
+  std::uint32_t max_pages = 0;      // the layout may grow up to so many
   Costs costs;                      // a first guess; measured from then on
   std::vector<SlabDirectory> disk;  // empty: there is no disk tier
   IoOptions io;                     // its buffers are the mover's
@@ -106,14 +106,14 @@ class Mover : public PageUses {
   // be touched only while a use has the page there.
   std::byte* address(PageId page, Tier tier) const override;
   Tier tier_of(PageId page) const override;
-  // Whether it has been written and not been given up since; no page beyond most_pages has.
+  // Whether it has been written and not been given up since; no page beyond max_pages has.
   bool has_content(PageId page) const override;
 
   // Nobody needs what these pages hold, and no use has them: their frames and slots are free, and
   // no copy is made for that.
   void discard(std::span<const PageId> pages);
 
-  // Changes the layout that was given to open() (which only grows, up to most_pages): nobody here
+  // Changes the layout that was given to open() (which only grows, up to max_pages): nobody here
   // reads it meanwhile. `change` may not call the mover.
   void change_layout(const std::function<void()>& change);
 

@@ -28,12 +28,12 @@ Result<std::unique_ptr<PageCarrier>> PageCarrier::open(
     disk.io = options.io;
     disk.io.buffers = carrier->frames_->buffers();
     disk.page_bytes = page_bytes;
-    disk.pages = options.most_pages;
+    disk.pages = options.max_pages;
     disk.describe = describe;
     auto tier = DiskTier::open(files, disk);
     if (!tier.ok()) return tier.status();
     carrier->disk_ = std::move(tier).value();
-    carrier->started_.resize(options.most_pages);
+    carrier->started_.resize(options.max_pages);
   }
   return carrier;
 }

@@ -20,7 +20,7 @@ constexpr std::size_t kHugePage = std::size_t{2} << 20;
 
 Result<std::unique_ptr<PageFrames>> PageFrames::create(const MoverOptions& options,
                                                        std::size_t page_bytes) {
-  const std::size_t frames = std::min(options.capacities.host, options.most_pages);
+  const std::size_t frames = std::min(options.capacities.host, options.max_pages);
   Mapping arena;
   if (frames > 0) {
     const std::size_t bytes = frames * page_bytes;
@@ -45,8 +45,8 @@ PageFrames::PageFrames(const MoverOptions& options, std::size_t page_bytes, Mapp
       poison_(options.poison),
       arena_(std::move(arena)),
       frames_(frames),
-      host_frames_(options.most_pages, kNoFrame),
-      on_device_(options.most_pages, 0) {
+      host_frames_(options.max_pages, kNoFrame),
+      on_device_(options.max_pages, 0) {
   for (std::size_t i = frames; i > 0; --i) free_host_.push_back(static_cast<std::int32_t>(i - 1));
   if (poison_ && frames_ > 0) std::memset(arena_.data(), kPoison, arena_.size());
 }

@@ -63,12 +63,12 @@ struct Mover::State {
 
   // A page's place in a table with a row for each of device and host.
   std::size_t index(PageId page, Tier tier) const {
-    return static_cast<std::size_t>(index_of(tier)) * most_pages + page;
+    return static_cast<std::size_t>(index_of(tier)) * max_pages + page;
   }
 
   const Layout& layout;
   const std::size_t page_bytes;
-  const std::uint32_t most_pages;
+  const std::uint32_t max_pages;
   const Capacities capacities;
   const std::uint32_t generation = fork_generation();
   std::mutex layout_mutex;

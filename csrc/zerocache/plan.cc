@@ -4,7 +4,7 @@
 #include <string>
 #include <utility>
 
-#include "zerocache/least_moves.h"
+#include "zerocache/min_moves.h"
 #include "zerocache/open_uses.h"
 #include "zerocache/scheduler.h"
 
@@ -177,7 +177,7 @@ Result<Prediction> predict(const Program& program, const Capacities& capacities,
   Prediction prediction;
   prediction.time = steps.time / kMeasured;
   prediction.compute = steps.compute / kMeasured;
-  const LeastMoves least = least_moves(program.later, capacities);
+  const MinMoves least = min_moves(program.later, capacities);
   for (int way = 0; way < kWays; ++way) {
     prediction.copies[way] = static_cast<double>(steps.copies[way]) / kMeasured;
     prediction.least[way] = least.copies[way];

@@ -37,7 +37,7 @@ struct Prediction {
   Duration time = 0;     // of a step, once their order is known
   Duration compute = 0;  // of that, nothing waited
   double copies[kWays] = {};
-  double least[kWays] = {};  // least_moves.h
+  double least[kWays] = {};  // min_moves.h
   double hits = 0, misses = 0;
 };
 

@@ -61,7 +61,7 @@ std::vector<std::uint32_t> residency_over(const RunRecord& run, std::span<const 
 }
 
 RunRecorder::RunRecorder(std::size_t pages)
-    : most_entries_(kLeastEntries + kEntriesOfPage * pages), resident_(pages, 0) {}
+    : max_entries_(kLeastEntries + kEntriesOfPage * pages), resident_(pages, 0) {}
 
 void RunRecorder::begin_run(const std::string& name, Time now) {
   run_ = &runs_[name];
@@ -96,7 +96,7 @@ void RunRecorder::end_run(Time now) {
 bool RunRecorder::full() {
   RunRecord& open = run_->open;
   if (open.cut) return true;
-  if (open.operators.size() + open.accesses.size() + open.changes.size() < most_entries_) {
+  if (open.operators.size() + open.accesses.size() + open.changes.size() < max_entries_) {
     return false;
   }
   open.cut = true;

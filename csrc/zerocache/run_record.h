@@ -1,6 +1,6 @@
 // A record of one run of a program: which operators it had and what they took, who waited for what,
 // and which page came to which tier when. From this a simulation runs the same program again
-// (plan.h), the least that anybody would have had to move is found (least_moves.h), and pictures
+// (plan.h), the least that anybody would have had to move is found (min_moves.h), and pictures
 // are drawn.
 //
 // Plain data. One thread at a time.
@@ -90,7 +90,7 @@ class RunRecorder {
   void end_operator(Time now);
   bool full();
 
-  const std::size_t most_entries_;
+  const std::size_t max_entries_;
   std::vector<std::uint8_t> resident_;  // by page: bits of tiers
   std::map<std::string, Named> runs_;
   Named* run_ = nullptr;       // that is open

@@ -63,7 +63,7 @@ void Simulator::hold(PageId page, Tier tier) {
   if (++used > capacities_.of(tier)) {
     fault("more than the cap of tier " + std::to_string(index_of(tier)), page);
   }
-  most_used_[index_of(tier)] = std::max(most_used_[index_of(tier)], used);
+  max_used_[index_of(tier)] = std::max(max_used_[index_of(tier)], used);
 }
 
 void Simulator::place(PageId page, Tier tier) {

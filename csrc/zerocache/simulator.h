@@ -60,7 +60,7 @@ class Simulator {
 
   // Everything seen that must not happen: empty if all was well. A program that cannot go on ends.
   const std::vector<std::string>& faults() const { return faults_; }
-  std::uint32_t most_used(Tier tier) const { return most_used_[index_of(tier)]; }
+  std::uint32_t max_used(Tier tier) const { return max_used_[index_of(tier)]; }
 
  private:
   struct Arrival {
@@ -106,7 +106,7 @@ class Simulator {
   Time now_ = 0, again_ = kNever;
   Time free_at_[kWays] = {}, busy_until_[kWays] = {};
   Duration busy_[kWays] = {};  // at least one copy was under way, in this run
-  std::uint32_t used_[kTiers] = {}, most_used_[kTiers] = {};
+  std::uint32_t used_[kTiers] = {}, max_used_[kTiers] = {};
   std::uint64_t order_ = 0, versions_ = 0, random_ = 1;
   double noise_ = 1;
   std::vector<std::string> faults_;

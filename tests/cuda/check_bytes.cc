@@ -17,7 +17,7 @@ using testing::ascending;
 // Three blocks, coded by the host and by the GPU, and found again; then with a byte changed.
 void compare_deltas(Cases& cases, Random& random, std::uint32_t n, std::uint32_t k) {
   constexpr std::uint32_t kBlocks = 3;
-  const std::size_t stride = most_delta_bytes(k, n);
+  const std::size_t stride = max_delta_bytes(k, n);
   std::vector<std::uint8_t> expected(kBlocks * stride);
   Numbers indices, lengths;
   for (std::uint32_t b = 0; b < kBlocks; ++b) {

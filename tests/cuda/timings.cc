@@ -149,7 +149,7 @@ void time_select(Timings& timings, std::size_t count, std::uint32_t block, doubl
   timings.take(name.c_str(), (with_momentum ? 20.0 : 12.0) * count + 8.0 * taken,
                [&] { must(taco_cuda_select_largest(nullptr, &of, workspace.data()), "select"); });
   if (in_place || with_momentum || ratio != 0.01) return;
-  const std::size_t stride = most_delta_bytes(of.k, block);
+  const std::size_t stride = max_delta_bytes(of.k, block);
   DeviceArray<std::uint8_t> bytes(blocks * stride);
   DeviceArray<std::uint32_t> lengths(blocks), valid(blocks);
   const auto all = static_cast<std::uint32_t>(blocks);

@@ -87,17 +87,17 @@ struct Message {
 template <class T>
 class Newest {
  public:
-  explicit Newest(std::size_t most) : most_(most) {}
+  explicit Newest(std::size_t most) : max_(most) {}
   void add(T one) {
-    if (kept_.size() < most_) return kept_.push_back(std::move(one));
-    kept_[oldest_++ % most_] = std::move(one);
+    if (kept_.size() < max_) return kept_.push_back(std::move(one));
+    kept_[oldest_++ % max_] = std::move(one);
   }
   const T* any(std::size_t which) const {  // null: nothing has come
     return kept_.empty() ? nullptr : &kept_[which % kept_.size()];
   }
 
  private:
-  const std::size_t most_;
+  const std::size_t max_;
   std::vector<T> kept_;
   std::size_t oldest_ = 0;
 };

@@ -16,7 +16,7 @@ using Coded = std::vector<std::uint8_t>;
 
 // Into exactly the room that is promised to be enough.
 Coded encoded(const Indices& indices, std::size_t n) {
-  const std::size_t most = most_delta_bytes(indices.size(), n);
+  const std::size_t most = max_delta_bytes(indices.size(), n);
   constexpr std::uint8_t kGuard = 0xA5;
   Coded bytes(most + 16, kGuard);
   const std::size_t length = encode_deltas(bytes.data(), indices.data(), indices.size());

@@ -26,7 +26,7 @@ class Recorder:
         self.parts: list[str] = []
         self.events: list[str] = []
         self.open: list[tuple[int, bool]] = []
-        self.most_open = 0
+        self.max_open = 0
 
     def add_part(self, names: Sequence[str]) -> int:
         self.parts.append("+".join(name.removesuffix(".weight") for name in names))
@@ -37,7 +37,7 @@ class Recorder:
 
     def begin(self, part: int, backward: bool) -> None:
         self.open.append((part, backward))
-        self.most_open = max(self.most_open, len(self.open))
+        self.max_open = max(self.max_open, len(self.open))
         self.events.append(("<" if backward else "(") + self.parts[part])
 
     def end(self, part: int, backward: bool) -> None:

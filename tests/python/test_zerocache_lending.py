@@ -320,7 +320,7 @@ class ComputedAgain(nn.Module):
         return result
 
 
-def least_pages(make: Callable[[], nn.Module], folder: Path, **options: Any) -> int:
+def min_pages(make: Callable[[], nn.Module], folder: Path, **options: Any) -> int:
     """Pages of device memory that wrap() asks for."""
     for pages in range(1, 30):
         torch.manual_seed(0)
@@ -357,7 +357,7 @@ def test_uses_that_wait_give_way_to_an_operator_and_lose_nothing(
         return losses, values
 
     options = {"step_in_backward": gradients != "in memory", "clipping": gradients == "kept"}
-    large, least = results(60), results(least_pages(kind, tmp_path, **options))
+    large, least = results(60), results(min_pages(kind, tmp_path, **options))
     assert least[0] == large[0]
     assert all(map(torch.equal, least[1], large[1]))
 

@@ -175,12 +175,12 @@ def wrap_shared(
         return None
 
 
-def train_in_least(folder: str, way: str, make: str, inner: str, least_host: bool) -> None:
+def train_in_least(folder: str, way: str, make: str, inner: str, min_host: bool) -> None:
     own = Path(folder) / str(dist.get_rank())
     plenty = wrap_shared(own / "plenty", way, make, inner, (200, 200))
     assert plenty is not None
     for pages in range(1, 50):
-        sizes = (12, pages) if least_host else (pages, 12)
+        sizes = (12, pages) if min_host else (pages, 12)
         found = wrap_shared(own / str(pages), way, make, inner, sizes)
         if found is not None:
             break
@@ -192,12 +192,12 @@ def train_in_least(folder: str, way: str, make: str, inner: str, least_host: boo
     plenty[0].close()
 
 
-@pytest.mark.parametrize("least_host", [False, True], ids=["device", "host"])
+@pytest.mark.parametrize("min_host", [False, True], ids=["device", "host"])
 @pytest.mark.parametrize("inner", ["adamw", "adafactor"])
 @pytest.mark.parametrize(
     ("way", "make"), [("ddp", "TinyGPT"), ("ddp", "Checkpointed"), ("group", "Reentrant")]
 )
 def test_a_cap_that_is_accepted_is_enough_over_ranks(
-    two: Ranks, tmp_path: Path, way: str, make: str, inner: str, least_host: bool
+    two: Ranks, tmp_path: Path, way: str, make: str, inner: str, min_host: bool
 ) -> None:
-    two.run(train_in_least, str(tmp_path), way, make, inner, least_host)
+    two.run(train_in_least, str(tmp_path), way, make, inner, min_host)

@@ -98,7 +98,7 @@ void Invariants::check_credit(std::uint32_t node, std::uint32_t other) {
          ", granted are " + std::to_string(to->grants().promised()));
   }
   const std::size_t bytes = from->memory_bytes();
-  most_session_bytes_ = std::max(most_session_bytes_, bytes);
+  max_session_bytes_ = std::max(max_session_bytes_, bytes);
   if (bytes > kMostSessionBytes) {
     fail(pair_text(node, other) + "a session of " + std::to_string(bytes) + " bytes");
   }
@@ -136,7 +136,7 @@ void Invariants::check_pace() {
   const std::uint64_t packets = counts.sent + counts.delivered;
   silent_steps_ = packets == packets_ ? silent_steps_ + 1 : 0;
   packets_ = packets;
-  most_silent_steps_ = std::max(most_silent_steps_, silent_steps_);
+  max_silent_steps_ = std::max(max_silent_steps_, silent_steps_);
   if (silent_steps_ > kMostSilentSteps) fail("timers run, and nothing is sent");
 }
 
@@ -200,7 +200,7 @@ void Invariants::check_idle_memory(std::uint32_t node, std::uint32_t other) {
   const std::size_t paths = session->paths().count(), live = session->paths().live();
   const std::size_t most =
       kIdleSessionBytes + kIdlePathBytes * paths + (session->sealing() != nullptr ? kKeyBytes : 0);
-  most_idle_bytes_ = std::max(most_idle_bytes_, bytes);
+  max_idle_bytes_ = std::max(max_idle_bytes_, bytes);
   if (bytes > most) {
     fail(pair_text(node, other) + "an idle session of " + std::to_string(bytes) + " bytes and " +
          std::to_string(paths) + " paths, " + std::to_string(live) + " live, which hold " +

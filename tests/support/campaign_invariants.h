@@ -34,9 +34,9 @@ class Invariants {
   void end_idle();
 
   const std::string& failure() const { return failure_; }
-  std::size_t most_session_bytes() const { return most_session_bytes_; }
-  std::size_t most_idle_bytes() const { return most_idle_bytes_; }
-  std::uint64_t most_silent_steps() const { return most_silent_steps_; }
+  std::size_t max_session_bytes() const { return max_session_bytes_; }
+  std::size_t max_idle_bytes() const { return max_idle_bytes_; }
+  std::uint64_t max_silent_steps() const { return max_silent_steps_; }
   std::uint64_t losses() const { return losses_; }  // of peers that had died
   std::uint64_t sealed_in_part() const { return nonces_.in_part(); }
 
@@ -76,10 +76,10 @@ class Invariants {
   std::vector<std::unique_ptr<Witness>> witnesses_;      // by node
   std::set<std::pair<std::uint32_t, PeerId>> mourners_;  // who may lose whom
   std::uint64_t steps_ = 0;
-  std::uint64_t packets_ = 0, silent_steps_ = 0, most_silent_steps_ = 0;
+  std::uint64_t packets_ = 0, silent_steps_ = 0, max_silent_steps_ = 0;
   std::vector<std::uint64_t> turns_before_;  // idling began, by node
   Time idle_since_ = 0;
-  std::size_t most_session_bytes_ = 0, most_idle_bytes_ = 0;
+  std::size_t max_session_bytes_ = 0, max_idle_bytes_ = 0;
   std::uint64_t losses_ = 0;
   std::string failure_;
 };

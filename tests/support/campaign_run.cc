@@ -41,7 +41,7 @@ CampaignOutcome run_campaign(const CampaignRun& run) {
       if (!result.failure.empty()) {
         outcome.failures.push_back(
             {run.first + i, result.failure + " (" + names_of(result.drawn) + ")"});
-        if (outcome.failures.size() >= run.most_failures) stop.store(true);
+        if (outcome.failures.size() >= run.max_failures) stop.store(true);
       }
       if ((i + 1) % kProgress == 0 && run.progress) run.progress(i + 1);
     }

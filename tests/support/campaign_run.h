@@ -15,7 +15,7 @@ namespace taco::harp {
 struct CampaignRun {
   std::uint64_t first = 1, seeds = 1;
   unsigned threads = 1;
-  std::size_t most_failures = 10;  // then it ends
+  std::size_t max_failures = 10;  // then it ends
   // Now and then, from any thread, one at a time: so many seeds are done.
   std::function<void(std::uint64_t done)> progress;
 };

@@ -49,14 +49,14 @@ class GatheringThreads {
   // The group fails at this call of each rank and at all later ones; counted from 0.
   void fail_at(std::size_t call) { fail_at_ = call; }
   // The longest `all` that a call has had.
-  std::size_t most_bytes() const { return most_bytes_; }
+  std::size_t max_bytes() const { return max_bytes_; }
   // That were begun, by one rank.
   std::size_t calls() const {
     std::lock_guard lock(mutex_);
     return calls_.size();
   }
   // By one rank, at a time.
-  int most_open() const { return most_open_; }
+  int max_open() const { return max_open_; }
 
  private:
   enum class Kind { kGather, kReduce };
@@ -104,7 +104,7 @@ class GatheringThreads {
 
   void note_open(int open) {
     std::lock_guard lock(mutex_);
-    most_open_ = std::max(most_open_, open);
+    max_open_ = std::max(max_open_, open);
   }
 
   void give(Kind kind, std::size_t call, int rank, std::span<const std::byte> given,
@@ -116,7 +116,7 @@ class GatheringThreads {
     here.given.resize(static_cast<std::size_t>(size_));
     here.given[static_cast<std::size_t>(rank)].assign(given.begin(), given.end());
     ++here.arrived;
-    most_bytes_ = std::max(most_bytes_, to);
+    max_bytes_ = std::max(max_bytes_, to);
     changed_.notify_all();
   }
 
@@ -162,8 +162,8 @@ class GatheringThreads {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::map<std::size_t, Call> calls_;
-  std::size_t most_bytes_ = 0;
-  int most_open_ = 0;
+  std::size_t max_bytes_ = 0;
+  int max_open_ = 0;
 };
 
 inline Result<std::unique_ptr<zerocache::Collectives::Work>> GatheringThreads::Rank::begin(

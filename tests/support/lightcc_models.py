@@ -137,7 +137,7 @@ def passes(model: DistributedDataParallel, steps: int, first: int = 0) -> Iterat
         yield backward(model, step)
 
 
-def learn(model: nn.Module, most_norm: float, rate: float = 0.1) -> list[float]:
+def learn(model: nn.Module, max_norm: float, rate: float = 0.1) -> list[float]:
     """Losses of 60 steps with clipped gradients; the model makes one number of 20."""
     optimizer = torch.optim.SGD(model.parameters(), lr=rate)
     generator = torch.Generator().manual_seed(dist.get_rank())
@@ -148,7 +148,7 @@ def learn(model: nn.Module, most_norm: float, rate: float = 0.1) -> list[float]:
         optimizer.zero_grad()
         loss = nn.functional.mse_loss(model(given), targets)
         loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), most_norm)
+        nn.utils.clip_grad_norm_(model.parameters(), max_norm)
         optimizer.step()
         losses.append(float(loss.detach()))
     return losses

@@ -93,7 +93,7 @@ class MoverRig {
       device = options.device;
     }
     options.capacities = {sizes.device, sizes.host, 0};
-    options.most_pages = sizes.pages;
+    options.max_pages = sizes.pages;
     options.io.engine = sizes.engine;
     options.store = 0x5108e;
     options.poison = true;

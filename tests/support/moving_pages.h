@@ -36,7 +36,7 @@ class MovingPages : public zerocache::PageUses {
     }
     EXPECT_EQ(open_.count(key), 0u) << "used twice at once";
     open_[key].assign(accesses.begin(), accesses.end());
-    most_open_ = std::max(most_open_, open_.size());
+    max_open_ = std::max(max_open_, open_.size());
     for (zerocache::Access& access : open_[key]) {
       if (access.anywhere) access.tier = tier_for(access.page);
       Used& used = frames_[{access.page, access.tier}];
@@ -95,7 +95,7 @@ class MovingPages : public zerocache::PageUses {
   // Keys of all uses, as they began.
   const std::vector<zerocache::OperatorKey>& keys() const { return keys_; }
   std::size_t open() const { return open_.size(); }
-  std::size_t most_open() const { return most_open_; }
+  std::size_t max_open() const { return max_open_; }
 
  private:
   struct Free {
@@ -141,7 +141,7 @@ class MovingPages : public zerocache::PageUses {
   std::map<std::pair<PageId, Tier>, Used> frames_;
   std::map<zerocache::OperatorKey, std::vector<zerocache::Access>> open_;
   std::vector<zerocache::OperatorKey> keys_;
-  std::size_t begun_ = 0, fail_at_ = static_cast<std::size_t>(-1), most_open_ = 0;
+  std::size_t begun_ = 0, fail_at_ = static_cast<std::size_t>(-1), max_open_ = 0;
   std::size_t room_ = static_cast<std::size_t>(-1), refused_ = 0;
   Code fails_with_ = Code::kResource;
 };

@@ -24,7 +24,7 @@ inline Program repeated(const Program& program, int times) {
 
 // Everything tried: after each operator, every set of pages that may be there and of those that are
 // dirty, with the least cost of getting there.
-inline double least_cost_by_trying(const Program& program, int pages, int frames) {
+inline double min_cost_by_trying(const Program& program, int pages, int frames) {
   using State = std::pair<unsigned, unsigned>;  // there, dirty
   std::map<State, double> states;
   for (unsigned there = 0; there < 1u << pages; ++there) {

@@ -164,9 +164,9 @@ class Scenario {
     result_.calm_ends = plan_.calm_end ? 1 : 0;
     result_.peers_lost = invariants_.losses();
     result_.sealed_in_part = invariants_.sealed_in_part();
-    result_.session_bytes = invariants_.most_session_bytes();
-    result_.idle_session_bytes = invariants_.most_idle_bytes();
-    result_.silent_steps = invariants_.most_silent_steps();
+    result_.session_bytes = invariants_.max_session_bytes();
+    result_.idle_session_bytes = invariants_.max_idle_bytes();
+    result_.silent_steps = invariants_.max_silent_steps();
     for (std::uint32_t i = 0; i < cluster_.size(); ++i) {
       const ProtocolCounters& counters = cluster_[i].counters();
       result_.retransmits += counters.retransmits;

@@ -74,7 +74,7 @@ TEST(Invariants, HoldForProcessesThatDoNothing) {
   idle.wait(3 * kSecond);
   idle.invariants.end_idle();
   EXPECT_EQ(idle.invariants.failure(), "");
-  EXPECT_GT(idle.invariants.most_idle_bytes(), 1000u);
+  EXPECT_GT(idle.invariants.max_idle_bytes(), 1000u);
 }
 
 TEST(Invariants, NoticeAProcessThatTurnsForNothing) {

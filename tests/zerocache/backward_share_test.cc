@@ -223,7 +223,7 @@ TEST(BackwardShare, PagesTravelWhereThereIsRoomForOneUseAtATime) {
     const Status stepped = rank.step(updates, 1);
     ASSERT_TRUE(stepped.ok()) << stepped.message();
     EXPECT_GT(rank.early, 0u);
-    EXPECT_EQ(paged.pages().most_open(), 1u);
+    EXPECT_EQ(paged.pages().max_open(), 1u);
     EXPECT_GT(paged.pages().refused(), 0u);
     expect_parameters(paged, model);
   });

@@ -27,7 +27,7 @@ StepConstants adamw(int t) { return kernels::adam_step({.weight_decay = 0.1}, t)
 class Paged : public PagedModel {
  public:
   Paged(const Model& model, std::size_t at_once) : PagedModel(model, kPage, 2, kKinds) {
-    const BackwardOptions options{.points = 1, .most_at_once = at_once};
+    const BackwardOptions options{.points = 1, .max_at_once = at_once};
     steps_ = std::move(BackwardSteps::make(stream(), layout(), tensors(), options)).value();
   }
 
@@ -82,7 +82,7 @@ TEST(BackwardSteps, GiveTheBitsOfAStepWhateverIsFinalFirst) {
       EXPECT_EQ(done.size() + static_cast<std::size_t>(empty), updates.size());
       model.new_gradients();
     }
-    EXPECT_EQ(early.pages().most_open(), at_once);
+    EXPECT_EQ(early.pages().max_open(), at_once);
   }
 }
 
@@ -192,10 +192,10 @@ TEST(BackwardSteps, SoManyBeginAtOnceThatAllHaveTheirTurnInABackwardPass) {
   const auto at_once = [&](const BackwardOptions& options) {
     return (*BackwardSteps::make(paged.stream(), paged.layout(), all, options))->at_once();
   };
-  EXPECT_EQ(at_once({.points = chunks, .most_at_once = 100}), 1u);
-  EXPECT_EQ(at_once({.points = chunks - 1, .most_at_once = 100}), 2u);
-  EXPECT_EQ(at_once({.points = 10 * chunks, .most_at_once = 100}), 1u);
-  EXPECT_EQ(at_once({.points = 1, .most_at_once = 3}), 3u);
+  EXPECT_EQ(at_once({.points = chunks, .max_at_once = 100}), 1u);
+  EXPECT_EQ(at_once({.points = chunks - 1, .max_at_once = 100}), 2u);
+  EXPECT_EQ(at_once({.points = 10 * chunks, .max_at_once = 100}), 1u);
+  EXPECT_EQ(at_once({.points = 1, .max_at_once = 3}), 3u);
 }
 
 TEST(BackwardSteps, APageThatCannotBeHadIsAnErrorAtOnce) {

@@ -82,7 +82,7 @@ TEST(Exchange, MemoryIsBoundedHoweverManyRanksThereAre) {
     Received received;
     EXPECT_TRUE(exchange(own, parcels, received.calls(parcels), kMemory).ok());
   });
-  EXPECT_LE(group.most_bytes(), kMemory / 2);
+  EXPECT_LE(group.max_bytes(), kMemory / 2);
 }
 
 // A rank makes its next parcel while the one before is under way.

@@ -33,12 +33,12 @@ std::vector<std::uint32_t> all_of(const Layout& layout) {
 // With pages that really move.
 class Rank {
  public:
-  Rank(Collectives& ranks, const MoverSizes& sizes, std::size_t most_stripes)
+  Rank(Collectives& ranks, const MoverSizes& sizes, std::size_t max_stripes)
       : rig_(sizes),
         stripes_(rig_.layout(), all_of(rig_.layout()), ranks.rank(), ranks.size()),
         lockstep_(ranks),
         gathered_(ranks, lockstep_, *rig_.mover, rig_.layout(), stripes_,
-                  {.most_stripes = most_stripes}),
+                  {.max_stripes = max_stripes}),
         pace_(static_cast<unsigned>(ranks.rank())) {}
 
   Status begin_run(const std::string& name) {
@@ -140,7 +140,7 @@ TEST(GatheredPages, WhatComesNextTravelsWhileOthersCompute) {
     EXPECT_GE(gathered, 12u);
     EXPECT_LE(gathered, 14u);
   });
-  EXPECT_GE(group.most_open(), 2);
+  EXPECT_GE(group.max_open(), 2);
   EXPECT_LT(group.calls() - calls, calls) << "they were announced together";
 }
 
@@ -233,11 +233,11 @@ struct Scattered {
     }
     return std::move(Layout::make(tensors, kPage)).value();
   }
-  Scattered(Collectives& ranks, PageId count, std::size_t most_stripes)
+  Scattered(Collectives& ranks, PageId count, std::size_t max_stripes)
       : layout(layout_of(count)),
         stripes(layout, all_of(layout), ranks.rank(), ranks.size()),
         lockstep(ranks),
-        gathered(ranks, lockstep, pages, layout, stripes, {.most_stripes = most_stripes}) {
+        gathered(ranks, lockstep, pages, layout, stripes, {.max_stripes = max_stripes}) {
     for (PageId page = 0; page < count; ++page) {
       const std::vector<std::byte> bytes(kPage, static_cast<std::byte>(page + 1));
       if (stripes.owns(page)) pages.write(layout.tensors()[page], bytes.data());

@@ -111,17 +111,17 @@ TEST(GradientShards, GradientsAreAveragedAndGivenUpWhileTheBackwardPassGoesOn) {
   group.run([&](Collectives& ranks) {
     Rank own(ranks);
     const RankGradients gradients(own.model, ranks.rank(), 0);
-    std::size_t most_kept = 0, kept = 0;
+    std::size_t max_kept = 0, kept = 0;
     for (auto at = own.tensors.rbegin(); at != own.tensors.rend(); ++at) {
       ASSERT_TRUE(own.shards.add(gradients.final_gradient(*at)).ok());
       kept += 1;
       kept -= own.shards.take_done().size();
-      most_kept = std::max(most_kept, kept);
+      max_kept = std::max(max_kept, kept);
     }
     ASSERT_TRUE(own.shards.finish().ok());
-    EXPECT_LT(most_kept, own.tensors.size());
+    EXPECT_LT(max_kept, own.tensors.size());
   });
-  EXPECT_GE(group.most_open(), 2);
+  EXPECT_GE(group.max_open(), 2);
 }
 
 TEST(GradientShards, SeveralPassesAddUp) {

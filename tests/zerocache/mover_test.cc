@@ -467,12 +467,12 @@ TEST(Mover, RefusesWhatCannotBe) {
   const Layout layout = std::move(Layout::make({{"w", 4096 * 4}}, 4096)).value();
   MoverOptions options;
   options.capacities = {2, 4, 0};
-  options.most_pages = 3;
+  options.max_pages = 3;
   const auto refusal = [&] {
     return Mover::open(FileSystem::real(), options, layout).status().message();
   };
   EXPECT_EQ(refusal(), "a store of at most 3 pages, of which its layout has 4");
-  options.most_pages = 8;
+  options.max_pages = 8;
   EXPECT_EQ(refusal(), "device memory for 2 pages, but no device");
   device::HostOptions host;
   host.memory.frame_bytes = 8192;

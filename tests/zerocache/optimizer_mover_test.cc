@@ -42,7 +42,7 @@ class Store {
     std::iota(all.begin(), all.end(), 0);
     state_ = std::move(StateLayout::append_to(layout_, all, kAdam)).value();
     MoverOptions options;
-    options.most_pages = layout_.pages();
+    options.max_pages = layout_.pages();
     options.capacities = {sizes.device, sizes.host, 0};
     options.poison = true;
     if (sizes.device > 0) {

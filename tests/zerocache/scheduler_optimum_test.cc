@@ -19,7 +19,7 @@
 namespace taco::zerocache {
 namespace {
 
-using testing::least_cost_by_trying;
+using testing::min_cost_by_trying;
 using testing::Program;
 using testing::repeated;
 using testing::Touch;
@@ -171,7 +171,7 @@ double bound_with_shares(const Program& program, const Gaps& gaps, int frames,
 }
 
 // The best lower bound that a few rounds of moving shares to where they are felt can find.
-double least_cost(const Program& program, int frames, int rounds = 30) {
+double min_cost(const Program& program, int frames, int rounds = 30) {
   const Gaps gaps = gaps_of(program);
   std::vector<std::vector<std::size_t>> of_epoch(static_cast<std::size_t>(gaps.epochs));
   for (std::size_t i = 0; i < gaps.gaps.size(); ++i) {
@@ -219,7 +219,7 @@ TEST(Optimum, WithoutWritingTheFlowIsWhatTryingFinds) {
     std::mt19937_64 random(seed);
     const Program program = random_program(random, 6, 14, 2, 0);
     for (const int frames : {2, 3, 4}) {
-      ASSERT_NEAR(least_cost(program, frames, 1), least_cost_by_trying(program, 6, frames), 1e-6)
+      ASSERT_NEAR(min_cost(program, frames, 1), min_cost_by_trying(program, 6, frames), 1e-6)
           << "seed " << seed << ", " << frames << " frames";
     }
   }
@@ -231,8 +231,8 @@ TEST(Optimum, WithWritingTheFlowIsALowerBoundThatIsNearlyMet) {
     std::mt19937_64 random(seed);
     const Program program = random_program(random, 6, 14, 2, 40);
     for (const int frames : {2, 3, 4}) {
-      const double bound = least_cost(program, frames);
-      const double least = least_cost_by_trying(program, 6, frames);
+      const double bound = min_cost(program, frames);
+      const double least = min_cost_by_trying(program, 6, frames);
       ASSERT_LE(bound, least + 1e-6) << "seed " << seed << ", " << frames << " frames";
       bounds += bound;
       exact += least;
@@ -315,7 +315,7 @@ TEST(SchedulerBeside, TheOptimumOfAScanItIsNear) {
         std::string fault;
         const double cost = moved(scan, 200, frames, tier, 8, fault);
         EXPECT_EQ(fault, "");
-        const double bound = least_cost(repeated(scan, 8), frames, 1);
+        const double bound = min_cost(repeated(scan, 8), frames, 1);
         EXPECT_LE(cost, within(bound, frames, 200)) << frames << " frames, bound " << bound;
       }
     }
@@ -332,7 +332,7 @@ TEST(SchedulerBeside, TheOptimumOfTrainingStepsItIsNear) {
         std::string fault;
         const double cost = moved(program, pages, frames, tier, kRounds, fault);
         EXPECT_EQ(fault, "");
-        const double bound = least_cost(repeated(program, kRounds), frames, 8);
+        const double bound = min_cost(repeated(program, kRounds), frames, 8);
         EXPECT_LE(cost, within(bound, frames, pages))
             << frames << " frames, " << state << " of state, bound " << bound;
       }
@@ -347,7 +347,7 @@ TEST(SchedulerBeside, TheOptimumAHurriedScheduleIsNearToo) {
     std::string fault;
     const double cost = moved(program, 300, frames, Tier::kHost, 5, fault, kMicrosecond);
     EXPECT_EQ(fault, "");
-    const double bound = least_cost(repeated(program, 5), frames, 8);
+    const double bound = min_cost(repeated(program, 5), frames, 8);
     EXPECT_LE(cost, within(bound, frames, 300)) << frames << " frames, bound " << bound;
   }
 }
@@ -363,7 +363,7 @@ TEST(SchedulerBeside, TheOptimumOfSmallProgramsItIsAThirdAbove) {
       std::string fault;
       cost += moved(program, 7, frames, Tier::kHost, 10, fault);
       ASSERT_EQ(fault, "") << "seed " << seed;
-      least += least_cost_by_trying(repeated(program, 10), 7, frames);
+      least += min_cost_by_trying(repeated(program, 10), 7, frames);
     }
   }
   EXPECT_LE(cost, 1.35 * least) << cost << " beside " << least;
@@ -388,7 +388,7 @@ TEST(SchedulerBeside, TheOptimumOfBothMemoriesTogetherTheDiskIsNear) {
   constexpr int kPages = 300, kDevice = 40, kHost = 120, kRounds = 5;
   const std::vector<Use> uses = uses_of(program, Tier::kDevice, 100 * kMillisecond);
   const double of_disk = moved_by_disk(uses, kPages, kDevice, kHost, kRounds);
-  const double bound = least_cost(repeated(program, kRounds), kDevice + kHost, 8);
+  const double bound = min_cost(repeated(program, kRounds), kDevice + kHost, 8);
   EXPECT_LE(of_disk, within(bound, kDevice + kHost, kPages)) << "bound " << bound;
 }
 
@@ -407,7 +407,7 @@ TEST(SchedulerBeside, TheOptimumOfBothMemoriesTogetherTheDiskIsNearThoughTheHost
   for (const int device : {150, 200, kPages}) {
     const double of_disk =
         moved_by_disk(uses, kPages, static_cast<std::uint32_t>(device), kHost, kRounds);
-    const double bound = least_cost(repeated(program, kRounds), device + kHost, 8);
+    const double bound = min_cost(repeated(program, kRounds), device + kHost, 8);
     EXPECT_LE(of_disk, within(bound, device + kHost, kPages))
         << device << " frames, bound " << bound;
   }

@@ -70,7 +70,7 @@ class Rank {
     stream_ = std::move(OptimizerStream::make(*mover, layout, state_, {1, Tier::kDevice})).value();
     lockstep = std::make_unique<Lockstep>(ranks);
     gathered = std::make_unique<GatheredPages>(ranks, *lockstep, *mover, layout, *stripes_,
-                                               GatherOptions{.most_stripes = kStripes});
+                                               GatherOptions{.max_stripes = kStripes});
     gradients = std::make_unique<GradientShards>(ranks, *lockstep, layout, *stripes_, tensors_);
     for (std::size_t i = 0; i < model.size(); ++i) {
       const PlacedTensor& tensor = layout.tensors()[i];
@@ -206,7 +206,7 @@ class Rank {
     const auto device_pages =
         static_cast<std::uint32_t>(kStripes + 1) * static_cast<std::uint32_t>(ranks_.size());
     MoverOptions options;
-    options.most_pages = layout.pages();
+    options.max_pages = layout.pages();
     options.capacities = {device_pages, 6, 0};
     options.poison = true;
     device::HostOptions host;

@@ -27,7 +27,7 @@ inline constexpr Duration kNoQueue = -1;
 // One round: from a packet's leaving to its acknowledgement.
 struct CongestionRound {
   std::uint64_t end = 0;  // the packet number that ends it
-  Duration least_queue = kNoQueue, most_queue = 0;
+  Duration min_queue = kNoQueue, max_queue = 0;
   std::uint32_t acked = 0, lost = 0;
   std::uint32_t lost_runs = 0;  // of packets that had left together
   bool limited = false;         // the window was what stopped us

@@ -86,7 +86,7 @@ void give_way(CongestionState& state, const CongestionRound& round) {
 void remember_queue(SwiftState& swift, const CongestionRound& round, Time now) {
   const auto half_life = static_cast<std::uint8_t>(now / kHalfLife);
   if (std::exchange(swift.half_life, half_life) != half_life) swift.longest_queue /= 2;
-  swift.longest_queue = std::max(round.least_queue, swift.longest_queue);
+  swift.longest_queue = std::max(round.min_queue, swift.longest_queue);
 }
 
 // The length that the queue may have while nothing gets lost for lack of room. A few packets are as
@@ -130,7 +130,7 @@ void measure_noise(CongestionState& state, const CongestionRound& round, const A
   swift.blamed_all += static_cast<float>(round.acked + round.lost);
   forget_old(swift.blamed_lost, swift.blamed_all, kManyBlamed);
   // A loss shows a round after the queue that made it.
-  const bool is_empty = round.most_queue <= short_queue(swift, sample.rate);
+  const bool is_empty = round.max_queue <= short_queue(swift, sample.rate);
   const bool was_empty = std::exchange(swift.was_empty, is_empty);
   if (!is_empty || !was_empty || loss_of(round) > 2 * kMostNoise) return;
   swift.empty_lost += static_cast<float>(round.lost);
@@ -211,12 +211,12 @@ void grow(CongestionState& state, const CongestionRound& round, const AckSample&
 
 void end_round(CongestionState& state, const CongestionRound& round, const AckSample& sample) {
   SwiftState& swift = state.swift;
-  const Duration delay = std::max<Duration>(round.least_queue, 0);
+  const Duration delay = std::max<Duration>(round.min_queue, 0);
   const Duration target = target_delay(state.window + sample.others_window);
   if (competes(state) && (delay < target / 2 || sample.now >= swift.competes_until)) {
     end_spell(state, sample.now, delay);
   }
-  if (round.least_queue != kNoQueue) {
+  if (round.min_queue != kNoQueue) {
     remember_queue(swift, round, sample.now);
     measure_noise(state, round, sample);
   }
@@ -239,9 +239,9 @@ void swift_on_ack(CongestionState& state, const AckSample& sample) {
   round.limited |= sample.limited;
   // The least of a round: one delayed process inflates single samples, a queue inflates all.
   if (sample.queue != kNoQueue) {
-    const bool is_first = round.least_queue == kNoQueue;
-    round.least_queue = is_first ? sample.queue : std::min(round.least_queue, sample.queue);
-    round.most_queue = std::max(round.most_queue, sample.queue);
+    const bool is_first = round.min_queue == kNoQueue;
+    round.min_queue = is_first ? sample.queue : std::min(round.min_queue, sample.queue);
+    round.max_queue = std::max(round.max_queue, sample.queue);
   }
   if (sample.largest < round.end) return;
   end_round(state, std::exchange(round, {.end = sample.next_number}), sample);

@@ -6,7 +6,7 @@ namespace taco::harp {
 
 // The queue there is between nothing and all that the round trip has beyond its least.
 void RoundTrip::split(Time now, std::uint32_t one_way_us, bool first) {
-  const Duration most = std::max<Duration>(latest_ - least_, 0) / kMicrosecond;
+  const Duration most = std::max<Duration>(latest_ - min_, 0) / kMicrosecond;
   const auto now_ms = static_cast<std::uint32_t>(now / kMillisecond);
   const std::uint32_t drift = first ? 0 : (now_ms - split_ms_) / kDrift;
   if (first) {
@@ -22,20 +22,20 @@ void RoundTrip::split(Time now, std::uint32_t one_way_us, bool first) {
 
 void RoundTrip::on_sample(Time now, Duration rtt, Duration delay, std::uint32_t one_way_us,
                           bool alone) {
-  const bool first = least_ == 0;  // by this way
+  const bool first = min_ == 0;  // by this way
   const Duration bare = std::max<Duration>(rtt - std::min(delay, kMostDelay), 1);
   if (now >= epoch_end_) {
-    if (epoch_alone_) least_ = epoch_least_;
+    if (epoch_alone_) min_ = epoch_least_;
     epoch_least_ = 0;
     epoch_alone_ = false;
     epoch_end_ = now + kEpoch;
   }
-  least_ = least_ == 0 ? bare : std::min(least_, bare);
+  min_ = min_ == 0 ? bare : std::min(min_, bare);
   epoch_least_ = epoch_least_ == 0 ? bare : std::min(epoch_least_, bare);
   epoch_alone_ |= alone;
   largest_delay_ = std::max(delay, largest_delay_ - largest_delay_ / 64);
   // Whatever delay the peer claims, this was no shorter than the path was ever seen to be.
-  latest_ = std::max(rtt - delay, least_);
+  latest_ = std::max(rtt - delay, min_);
   split(now, one_way_us, first);
   if (smoothed_ == 0) {
     smoothed_ = latest_;

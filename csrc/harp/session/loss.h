@@ -33,14 +33,14 @@ class RoundTrip {
   // The path goes by another way from now on. The time that one takes when it is empty has to be
   // learned; until then, what answers have taken is the best guess.
   void on_new_way() {
-    least_ = epoch_least_ = 0;
+    min_ = epoch_least_ = 0;
     epoch_alone_ = false;
     queue_us_ = 0;
   }
   bool has_sample() const { return smoothed_ > 0; }
   Duration smoothed() const { return has_sample() ? smoothed_ : kInitial; }
   Duration latest() const { return latest_; }
-  Duration least() const { return least_; }
+  Duration least() const { return min_; }
   // The part of the latest sample that queues on the way there have added.
   Duration queue() const { return queue_us_ * kMicrosecond; }
   Duration largest_delay() const { return largest_delay_; }
@@ -61,7 +61,7 @@ class RoundTrip {
  private:
   void split(Time now, std::uint32_t one_way_us, bool first);
 
-  Duration smoothed_ = 0, variation_ = 0, latest_ = 0, least_ = 0;
+  Duration smoothed_ = 0, variation_ = 0, latest_ = 0, min_ = 0;
   Duration largest_delay_ = 0;
   Duration epoch_least_ = 0;  // of this epoch; 0: no sample
   Time epoch_end_ = 0;

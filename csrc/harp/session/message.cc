@@ -68,7 +68,7 @@ std::size_t BulkSend::bytes_of(std::uint32_t unit) const {
 }
 
 SegmentRange BulkSend::take(std::uint32_t most, bool& again) {
-  const auto most_from = [&](std::uint32_t first) {
+  const auto max_from = [&](std::uint32_t first) {
     return is_split() ? std::min(most, pieces - first % pieces) : most;
   };
   const std::uint32_t end = end_of_sendable();
@@ -85,7 +85,7 @@ SegmentRange BulkSend::take(std::uint32_t most, bool& again) {
     }
     if (range.first >= end) return {range.first, 0};
     std::uint32_t count = 0;
-    const std::uint32_t room = std::min(range.count, most_from(range.first));
+    const std::uint32_t room = std::min(range.count, max_from(range.first));
     while (count < room && !acked_bits.test(range.first + count)) ++count;
     again = true;
     const SegmentRange taken{range.first, count};
@@ -96,7 +96,7 @@ SegmentRange BulkSend::take(std::uint32_t most, bool& again) {
   }
   again = false;
   if (next >= end) return {next, 0};
-  const SegmentRange taken{next, std::min(most_from(next), units - next)};
+  const SegmentRange taken{next, std::min(max_from(next), units - next)};
   next += taken.count;
   return taken;
 }

@@ -51,7 +51,7 @@ void PathMtu::begin(bool doubt) {
 void PathMtu::next_round() {
   ++round_;
   round_end_ = kNever;
-  next_ = candidate_below(most_wanted() + 1);
+  next_ = candidate_below(max_wanted() + 1);
 }
 
 void PathMtu::doubt(Time now) {
@@ -83,9 +83,9 @@ void PathMtu::on_probe_acked(std::size_t bytes, Time now) {
   if (!searching_) return on_proof(bytes, now);
   answered_ = true;
   silence_ = 0;
-  best_ = std::max(best_, static_cast<std::uint32_t>(std::min(bytes, most_wanted())));
+  best_ = std::max(best_, static_cast<std::uint32_t>(std::min(bytes, max_wanted())));
   if (!doubting_) confirmed_ = std::max(confirmed_, best_);
-  if (best_ == most_wanted()) finish(now);
+  if (best_ == max_wanted()) finish(now);
 }
 
 bool PathMtu::on_timer(Time now) {

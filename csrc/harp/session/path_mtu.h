@@ -77,7 +77,7 @@ class PathMtu {
   void finish(Time now);
   Duration patience() const { return std::min(kLeastRound << silence_, kLongestRound); }
   void note_silence() { silence_ = static_cast<std::uint8_t>(std::min(silence_ + 1, 8)); }
-  std::size_t most_wanted() const { return doubting_ ? confirmed_ : limit_; }
+  std::size_t max_wanted() const { return doubting_ ? confirmed_ : limit_; }
   std::uint32_t candidate_below(std::size_t bytes) const;
 
   std::uint32_t limit_ = kBase;

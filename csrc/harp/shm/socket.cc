@@ -191,11 +191,11 @@ ShmPeerProcess shm_peer_process(int socket, bool want_watch) {
   return process;
 }
 
-Result<Mapping> shm_map_segment(int fd, std::size_t least_bytes) {
+Result<Mapping> shm_map_segment(int fd, std::size_t min_bytes) {
   struct stat file {};
   const int seals = fcntl(fd, F_GET_SEALS);
   if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 || fstat(fd, &file) != 0 ||
-      file.st_size < static_cast<off_t>(least_bytes))
+      file.st_size < static_cast<off_t>(min_bytes))
     return Status(Code::kInternal, "shared memory: a peer's segment is not what it should be");
   auto mapping =
       Mapping::of_file(fd, static_cast<std::size_t>(file.st_size), Mapping::Access::kRead);

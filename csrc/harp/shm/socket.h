@@ -64,7 +64,7 @@ ShmPeerProcess shm_peer_process(int socket, bool watch);
 
 // A peer's segment, all of it, mapped for reading. Its size must be sealed, so that no access can
 // fault.
-Result<Mapping> shm_map_segment(int fd, std::size_t least_bytes);
+Result<Mapping> shm_map_segment(int fd, std::size_t min_bytes);
 
 // The memory that a peer's greeting has brought. Once it is mapped it needs no descriptor.
 struct ShmPeerMemory {

@@ -51,8 +51,8 @@ Check check_huge_pages(const Host& host) {
 }
 
 Check check_descriptors(const Host& host) {
-  Check check{.name = "descriptors", .found = std::to_string(host.most_descriptors) + " a process"};
-  check.good = host.most_descriptors >= kFewestDescriptors;
+  Check check{.name = "descriptors", .found = std::to_string(host.max_descriptors) + " a process"};
+  check.good = host.max_descriptors >= kFewestDescriptors;
   if (check.good) return check;
   check.found += ", and " + std::to_string(kFewestDescriptors) + " are wanted";
   check.mend = "ulimit -Hn 65536 before the job, as root; LimitNOFILE=65536 of its service";

@@ -21,8 +21,8 @@ struct Check {
 
 struct Host {
   std::string root;                   // before /proc and /sys; "" of the real one
-  std::size_t most_descriptors = 0;   // that a process may ask for
-  std::size_t most_locked = 0;        // bytes of memory that one may lock
+  std::size_t max_descriptors = 0;    // that a process may ask for
+  std::size_t max_locked = 0;         // bytes of memory that one may lock
   std::size_t cores = 1;              // that one may run on
   std::vector<std::string> networks;  // addresses by which others may reach it
   struct Device {

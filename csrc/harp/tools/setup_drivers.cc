@@ -82,9 +82,8 @@ Check check_rights(const Host& host) {
 
 Check check_locked_memory(const Host& host, std::size_t wanted) {
   Check check{.name = "locked memory"};
-  check.found =
-      host.most_locked == SIZE_MAX ? "no limit" : size_text(host.most_locked) + " at most";
-  check.good = host.most_locked >= wanted || has_right(host, kLocksMemory);
+  check.found = host.max_locked == SIZE_MAX ? "no limit" : size_text(host.max_locked) + " at most";
+  check.good = host.max_locked >= wanted || has_right(host, kLocksMemory);
   if (check.good) return check;
   check.found += wanted == SIZE_MAX ? ", and hardware wants no limit"
                                     : ", and " + size_text(wanted) + " are wanted";

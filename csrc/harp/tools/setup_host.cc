@@ -24,7 +24,7 @@ namespace {
 // The numbers that DPDK's libraries have had since 22.11, and those that will follow.
 constexpr int kFirstOfDpdk = 23, kLastOfDpdk = 40;
 
-std::size_t most_of(__rlimit_resource resource) {
+std::size_t max_of(__rlimit_resource resource) {
   rlimit limit{};
   getrlimit(resource, &limit);
   return limit.rlim_max == RLIM_INFINITY ? SIZE_MAX : limit.rlim_max;
@@ -115,8 +115,8 @@ void see_kernel_networks(SeenHost& seen, const std::string& interfaces) {
 SeenHost see_host(const std::string& driver, const std::string& interfaces) {
   SeenHost seen;
   seen.host.driver = driver == "auto" ? "udp" : driver;
-  seen.host.most_descriptors = most_of(RLIMIT_NOFILE);
-  seen.host.most_locked = most_of(RLIMIT_MEMLOCK);
+  seen.host.max_descriptors = max_of(RLIMIT_NOFILE);
+  seen.host.max_locked = max_of(RLIMIT_MEMLOCK);
   seen.host.cores = cores_of_this_process();
   seen.host.kernel = kernel_release();
   seen.host.has_af_xdp = knows_af_xdp();

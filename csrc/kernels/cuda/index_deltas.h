@@ -18,7 +18,7 @@ struct DeltaArguments {
   std::uint32_t blocks = 0;
   std::uint32_t block = 0, last_block = 0;  // elements of a block, and of the last
   std::uint32_t k = 0, last_k = 0;
-  std::size_t stride = 0;  // most_delta_bytes(k, block) at least
+  std::size_t stride = 0;  // max_delta_bytes(k, block) at least
   std::uint8_t* bytes = nullptr;
   std::uint32_t* lengths = nullptr;
   std::uint32_t* indices = nullptr;
@@ -82,7 +82,7 @@ struct DecodeDeltasKernel {
     const std::uint8_t* const in = of.bytes + b * of.stride;
     std::uint32_t* const indices = of.indices + std::size_t{b} * of.k;
     const std::uint32_t bytes = of.lengths[b];
-    bool valid = bytes <= most_delta_bytes(k, n);  // any more would lead beyond n
+    bool valid = bytes <= max_delta_bytes(k, n);  // any more would lead beyond n
     std::uint32_t next = 0, found = 0;
     unsigned turn = 0;
     for (std::uint32_t first = 0; valid && first < bytes; first += kThreads) {

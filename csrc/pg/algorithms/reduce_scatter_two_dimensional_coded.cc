@@ -31,7 +31,7 @@ int collector_of(const Topology& groups, int rank, int group) {
 }
 
 // How many blocks of other groups' ranks the busiest rank sums up.
-int most_collected(const Topology& groups) {
+int max_collected(const Topology& groups) {
   int most = 0;
   for (int group = 0; group < groups.hosts(); ++group) {
     const auto ranks = static_cast<int>(groups.ranks_of(group).size());
@@ -49,7 +49,7 @@ int most_collected(const Topology& groups) {
 // bits.
 int rooms_for_shards(const Topology& topology) {
   const Topology& groups = topology.groups();
-  return 3 * most_collected(groups) + groups.hosts() - 1;
+  return 3 * max_collected(groups) + groups.hosts() - 1;
 }
 
 class CodedReduceScatter {
@@ -227,7 +227,7 @@ Workload work_reduce_scatter_two_dimensional_coded(const Problem& problem,
   const auto coded = static_cast<double>(codec.expected(longest));
   const CodedBlocks blocks(codec, longest, rooms_for_shards(topology));
   const Busiest busiest(topology, block, coded);
-  const double collected = most_collected(groups), others = groups.hosts() - 1;
+  const double collected = max_collected(groups), others = groups.hosts() - 1;
   Workload work;
   const bool alone = groups.max_ranks_per_host() == 1;
   if (!alone) (busiest.rank.far > 0 ? work.network_hops : work.shared_hops) += 1;

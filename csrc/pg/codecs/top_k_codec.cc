@@ -44,7 +44,7 @@ class TopKCodec final : public FloatCodec {
         delta_bytes_(expected_delta_bytes(settings.ratio)) {}
 
   std::uint64_t most(std::uint64_t bytes) const override {
-    return of_blocks(bytes, [this](std::uint64_t block) { return most_of_block(block); });
+    return of_blocks(bytes, [this](std::uint64_t block) { return max_of_block(block); });
   }
   std::uint64_t expected(std::uint64_t bytes) const override {
     return of_blocks(bytes, [this](std::uint64_t block) { return expected_of_block(block); });
@@ -67,7 +67,7 @@ class TopKCodec final : public FloatCodec {
   static std::uint64_t of_blocks(std::uint64_t bytes, OfBlock of_block) {
     return bytes / kMostBytes * of_block(kMostBytes) + of_block(bytes % kMostBytes);
   }
-  std::uint64_t most_of_block(std::uint64_t bytes) const;
+  std::uint64_t max_of_block(std::uint64_t bytes) const;
   std::uint64_t expected_of_block(std::uint64_t bytes) const;
   static double expected_delta_bytes(double ratio);
 
@@ -99,11 +99,11 @@ class TopKCodec final : public FloatCodec {
 };
 
 // Dense, or float32 values: float16 is not for all (kind_of).
-std::uint64_t TopKCodec::most_of_block(std::uint64_t bytes) const {
+std::uint64_t TopKCodec::max_of_block(std::uint64_t bytes) const {
   if (bytes == 0) return 0;
   const std::size_t n = bytes / sizeof(float);
   const std::size_t k = values_of(std::max<std::size_t>(n, 1));
-  const std::uint64_t sparse = k * sizeof(float) + kernels::most_delta_bytes(k, n);
+  const std::uint64_t sparse = k * sizeof(float) + kernels::max_delta_bytes(k, n);
   return sizeof(TopKHeader) + std::max<std::uint64_t>(bytes, sparse);
 }
 
@@ -112,7 +112,7 @@ std::uint64_t TopKCodec::expected_of_block(std::uint64_t bytes) const {
   const std::size_t k = values_of(std::max<std::size_t>(bytes / sizeof(float), 1));
   const TopKKind kind = settings_.f16_values ? TopKKind::kF16 : TopKKind::kF32;
   const auto deltas = static_cast<std::uint64_t>(delta_bytes_ * static_cast<double>(k));
-  return std::min(sizeof(TopKHeader) + top_k_value_bytes(kind, k) + deltas, most_of_block(bytes));
+  return std::min(sizeof(TopKHeader) + top_k_value_bytes(kind, k) + deltas, max_of_block(bytes));
 }
 
 // Each of the 255 elements after one that is sent is left out with the probability 1 - ratio; if

@@ -43,7 +43,7 @@ TwoDimensionalChoice choice_of(const Env& env) {
   if (env.light_2d_all_reduce == "0") choice.use = Use::kNever;
   if (env.light_2d_all_reduce == "1") choice.use = Use::kWhereItFits;
   if (env.light_hierarchical_threshold >= 0)
-    choice.most_bytes = static_cast<std::uint64_t>(env.light_hierarchical_threshold);
+    choice.max_bytes = static_cast<std::uint64_t>(env.light_hierarchical_threshold);
   return choice;
 }
 

@@ -42,7 +42,7 @@ class Search {
  public:
   explicit Search(const StepModel& step)
       : step_(step),
-        most_states_(std::clamp<std::size_t>(
+        max_states_(std::clamp<std::size_t>(
             kMostWork / std::max<std::size_t>(1, step.buckets.size()), 32, 256)) {}
 
   Ways fastest() {
@@ -104,7 +104,7 @@ class Search {
     if (states_.empty()) return;
     drop_beaten(first, slack_);
     const double span = states_.back().progress.end - step_.buckets.front().ready;
-    while (states_.size() > most_states_ && span > 0) {
+    while (states_.size() > max_states_ && span > 0) {
       slack_ = slack_ == 0 ? span / 16384 : 2 * slack_;
       drop_beaten(first, slack_);
     }
@@ -140,7 +140,7 @@ class Search {
   }
 
   const StepModel& step_;
-  const std::size_t most_states_;  // so that many buckets are no matter of seconds
+  const std::size_t max_states_;  // so that many buckets are no matter of seconds
   double slack_ = 0;
   std::vector<Entry> history_;
   std::vector<State> states_;

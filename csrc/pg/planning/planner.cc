@@ -188,7 +188,7 @@ std::vector<const Algorithm*> Planner::candidates(const Problem& problem) const 
   };
   keep([](const Algorithm* algorithm) { return algorithm->coded; });
   using Use = TwoDimensionalChoice::Use;
-  const bool allowed = choice_.use != Use::kNever && problem.bytes <= choice_.most_bytes;
+  const bool allowed = choice_.use != Use::kNever && problem.bytes <= choice_.max_bytes;
   const bool wanted = choice_.use == Use::kWhereItFits && allowed;
   if (wanted || !allowed)
     keep([&](const Algorithm* algorithm) { return algorithm->two_dimensional == wanted; });

@@ -34,7 +34,7 @@ Problem average_problem(std::uint64_t bytes, std::shared_ptr<const Codec> codec)
 struct TwoDimensionalChoice {
   enum class Use : std::uint8_t { kIfFastest, kWhereItFits, kNever };
   Use use = Use::kIfFastest;
-  std::uint64_t most_bytes = UINT64_MAX;
+  std::uint64_t max_bytes = UINT64_MAX;
 };
 
 class Planner {

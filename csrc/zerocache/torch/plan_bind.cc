@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "edge/errors.h"
-#include "zerocache/least_moves.h"
+#include "zerocache/min_moves.h"
 #include "zerocache/open_uses.h"
 #include "zerocache/plan.h"
 #include "zerocache/torch/bind.h"
@@ -189,10 +189,10 @@ py::object residency_over_run(const Store& store, const std::string& name, std::
 py::object last_run(const Store& store, const std::string& name) {
   const RunRecord run = store.last_run(name);
   if (run.number == 0 || run.cut) return py::none();
-  LeastMoves least;
+  MinMoves least;
   {
     const py::gil_scoped_release others_run;
-    least = least_moves(run.uses(), store.capacities());
+    least = min_moves(run.uses(), store.capacities());
   }
   double copies[kWays];
   const bool settled = run.settled_runs > 0;

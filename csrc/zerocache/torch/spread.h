@@ -21,10 +21,10 @@ namespace taco::zerocache {
 struct Spread {
   // The others outlive it. `trained`: by index in the layout.
   Spread(Collectives& ranks, PageUses& pages, const Layout& layout, const Stripes& all,
-         std::span<const std::uint32_t> trained, std::size_t most_stripes)
+         std::span<const std::uint32_t> trained, std::size_t max_stripes)
       : lockstep(ranks),
         stripes(all),
-        gathered(ranks, lockstep, pages, layout, stripes, {.most_stripes = most_stripes}),
+        gathered(ranks, lockstep, pages, layout, stripes, {.max_stripes = max_stripes}),
         gradients(ranks, lockstep, layout, stripes, trained) {}
 
   Lockstep lockstep;

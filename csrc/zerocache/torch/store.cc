@@ -50,7 +50,7 @@ Capacities capacities_of(const StoreOptions& options) {
 }
 
 // Where parameters are spread over ranks, each numbers the pages of all.
-std::uint32_t most_pages(const Capacities& room, std::size_t page_bytes, int ranks) {
+std::uint32_t max_pages(const Capacities& room, std::size_t page_bytes, int ranks) {
   const std::uint64_t pages = std::uint64_t{room.device} + room.host + room.disk;
   const std::uint64_t each = std::max(numbers_each(page_bytes), static_cast<std::uint32_t>(ranks));
   return static_cast<std::uint32_t>(
@@ -69,8 +69,8 @@ Status check_page_numbers(std::uint32_t pages, std::uint32_t most, std::size_t p
 
 // Pages that something lies on, on the rank that keeps most. Where parameters are not spread over
 // ranks, each has all of them; and `everywhere` says which pages all have anyway.
-std::size_t most_held(const Layout& layout, const StateLayout& state, const Shards& shards,
-                      bool spread, const std::function<bool(PageId)>& everywhere) {
+std::size_t max_held(const Layout& layout, const StateLayout& state, const Shards& shards,
+                     bool spread, const std::function<bool(PageId)>& everywhere) {
   std::size_t parameters = 0;
   std::vector<std::size_t> kept(static_cast<std::size_t>(shards.ranks()));
   for (PageId page = 0; page < layout.pages(); ++page) {
@@ -172,7 +172,7 @@ Status Store::check_room(const std::vector<PlannedParameter>& parameters,
   const auto everywhere = [&](PageId page) {
     return !all.covers(page) && !state->is_state(page);  // moments alone
   };
-  std::size_t held = most_held(layout, *state, shards, spread, everywhere);
+  std::size_t held = max_held(layout, *state, shards, spread, everywhere);
   if (spread) held += stripes * (size - 1);
   if (gradients == FinalGradients::kAreKeptOnPages) {
     auto pages = GradientPages::append_to(layout, trained);
@@ -197,14 +197,14 @@ Result<std::unique_ptr<Store>> Store::open(const StoreOptions& options) {
                    " memory is smaller than a page of " + std::to_string(options.page_bytes) +
                    " bytes: give it more, or the cache smaller pages");
   }
-  TACO_RETURN_IF_ERROR(store->open_mover(most_pages(room, options.page_bytes, 1)));
+  TACO_RETURN_IF_ERROR(store->open_mover(max_pages(room, options.page_bytes, 1)));
   return store;
 }
 
 Status Store::open_mover(std::uint32_t numbers) {
   MoverOptions mover;
   mover.capacities = capacities_of(options_);
-  mover.most_pages = numbers;
+  mover.max_pages = numbers;
   device::HostOptions host;
   host.memory.frame_bytes = options_.page_bytes;
   host.memory.max_frames = mover.capacities.device;
@@ -233,7 +233,7 @@ Status Store::open_mover(std::uint32_t numbers) {
 Status Store::open_numbers(int ranks) {
   std::uint32_t numbers = std::max(numbers_needed_, range_->pages);
   if (numbers_needed_ == 0) {
-    numbers = std::max(numbers, most_pages(mover_->capacities(), page_bytes(), ranks));
+    numbers = std::max(numbers, max_pages(mover_->capacities(), page_bytes(), ranks));
   }
   if (layout_.pages() > 0 || numbers == range_->pages) return {};
   {

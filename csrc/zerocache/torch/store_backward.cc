@@ -31,7 +31,7 @@ Status Store::step_in_backward(std::size_t points) {
   const std::size_t each = std::max<std::size_t>(1, state_.kinds().size());
   const std::size_t most = std::min(device / kShareOfDevice,
                                     (std::max(host, kPassing) - kPassing) / each / kShareOfHost);
-  BackwardOptions options{.points = points, .most_at_once = most};
+  BackwardOptions options{.points = points, .max_at_once = most};
   if (ranks_) options.own = [this](PageId page) { return shards_.owns(page); };
   auto steps = BackwardSteps::make(*stream_, layout_, stateful_, options);
   if (!steps.ok()) return steps.status();

@@ -137,7 +137,7 @@ class Planner:
         """Raises ValueError, with what has to be larger, where that does not fit."""
         return step_plan(self.program.predict(device, host, ssd, self.speeds, self.disk_in_turns))
 
-    def least_host(self, good: Callable[[int], bool], share: float = 0.0) -> int | None:
+    def min_host(self, good: Callable[[int], bool], share: float = 0.0) -> int | None:
         """The least host memory that is ``good``, if more of it never makes it worse, or more than
         that by so large a share at most; None where none is, however large."""
         enough = int(self.program.held_bytes) // self.page_bytes + 64
@@ -153,7 +153,7 @@ class Planner:
 def fit_lines(planner: Planner, device: int, ssd: int, within: float) -> list[str]:
     """The least host memory with which it runs at all, and with which it is about as fast as with
     any."""
-    least = planner.least_host(lambda host: planner.fits(device, host, ssd))
+    least = planner.min_host(lambda host: planner.fits(device, host, ssd))
     if least is None:
         return [f"no host memory makes it fit a device of {format_bytes(device)}"]
     best = planner.predict(device, planner.program.held_bytes + 64 * planner.page_bytes, ssd)
@@ -165,7 +165,7 @@ def fit_lines(planner: Planner, device: int, ssd: int, within: float) -> list[st
 
     slow = planner.predict(device, least, ssd)
     lines = [f"the least host memory: {format_bytes(least)}, with {slow.step_s:.3g} s a step"]
-    quick = planner.least_host(fast, share=1 / 256)
+    quick = planner.min_host(fast, share=1 / 256)
     if quick is not None:
         found = planner.predict(device, quick, ssd)
         lines.append(

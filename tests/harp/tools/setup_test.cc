@@ -18,8 +18,8 @@ class Setup : public ::testing::Test {
  protected:
   Setup() {
     host_.root = root_.path();
-    host_.most_descriptors = 1'048'576;
-    host_.most_locked = SIZE_MAX;
+    host_.max_descriptors = 1'048'576;
+    host_.max_locked = SIZE_MAX;
     host_.cores = 2;
     host_.networks = {"eth0 10.0.0.1"};
     host_.devices = {{"eth0", {2, 4, true}}};
@@ -95,7 +95,7 @@ TEST_F(Setup, says_what_xdp_lacks) {
   EXPECT_EQ(wanting().at(0).found, "Linux 6.1.0, built without AF_XDP (CONFIG_XDP_SOCKETS)");
   host_.has_af_xdp = true;
   write(kStatus, "CapEff:\t0000000000002000\n");
-  host_.most_locked = std::size_t{8} << 20;
+  host_.max_locked = std::size_t{8} << 20;
   ASSERT_EQ(wanting().size(), 2u);
   EXPECT_EQ(wanting()[0].found, "this user lacks CAP_NET_ADMIN, CAP_BPF");
   EXPECT_EQ(wanting()[1].found, "8 MiB at most, and 10 MiB are wanted") << "5 MiB a queue";
@@ -110,7 +110,7 @@ TEST_F(Setup, says_what_xdp_lacks) {
 TEST_F(Setup, says_what_dpdk_lacks_and_mends_what_it_can) {
   host_.driver = "dpdk";
   host_.dpdk.clear();
-  host_.most_locked = std::size_t{8} << 20;
+  host_.max_locked = std::size_t{8} << 20;
   write(kStatus, "CapEff:\t0000000000000000\n");
   write(kReserved, "2000\n");
   write(kFreePages, "100\n");
@@ -173,7 +173,7 @@ TEST_F(Setup, wants_huge_pages_of_either_kind) {
 }
 
 TEST_F(Setup, says_by_name_what_only_people_can_mend) {
-  host_.most_descriptors = 1024;
+  host_.max_descriptors = 1024;
   host_.networks.clear();
   const auto found = wanting();
   ASSERT_EQ(found.size(), 2u);
@@ -211,7 +211,7 @@ TEST(SeenHost, names_a_driver_that_there_is_not) {
 TEST(SeenHost, tells_what_it_is) {
   const Host host = see_host("udp", "").host;
   EXPECT_GE(host.cores, 1u);
-  EXPECT_GT(host.most_locked, 0u);
+  EXPECT_GT(host.max_locked, 0u);
   EXPECT_NE(host.kernel, "");
   for (const Host::Device& each : host.devices) {
     EXPECT_GE(each.queues.now, 1u) << each.name;

@@ -36,7 +36,7 @@ struct Lists {
     valid.resize(blocks);
     bytes.resize(blocks * stride());
   }
-  std::size_t stride() const { return most_delta_bytes(k, block) + 3; }
+  std::size_t stride() const { return max_delta_bytes(k, block) + 3; }
   DeltaArguments arguments() {
     return {.blocks = blocks,
             .block = block,

@@ -229,7 +229,7 @@ TEST(CudaMistakes, OfTheCodecOfIndicesAreNoticed) {
   std::vector<std::uint32_t> indices(kCount);
   for (std::uint32_t j = 0; j < kCount; ++j) indices[j] = j * j;  // gaps of 1 to 8 bytes
   constexpr std::uint32_t kBlock = kCount * kCount;
-  constexpr std::size_t kBytes = most_delta_bytes(kCount, kBlock);
+  constexpr std::size_t kBytes = max_delta_bytes(kCount, kBlock);
   std::vector<std::uint8_t> expected(kBytes);
   expected.resize(encode_deltas(expected.data(), indices.data(), kCount));
   const Trial trial = [&](const FiberGrid& grid) {

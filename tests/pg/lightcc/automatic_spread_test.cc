@@ -88,7 +88,7 @@ TEST(AutomaticSpread, steps_that_vary_change_its_mind_twice_in_a_thousand_at_mos
     const double lost = drawn.training.step_seconds(ranks.first()) / drawn.training.best_seconds();
     worst = std::max(worst, lost);
   }
-  RecordProperty("most_changes", std::to_string(most));
+  RecordProperty("max_changes", std::to_string(most));
   RecordProperty("changes", std::to_string(all));
   RecordProperty("worst_of_best", std::to_string(worst));
 }

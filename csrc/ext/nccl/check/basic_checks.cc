@@ -26,15 +26,15 @@ Status check_properties(const Properties& seen) {
   if (seen.name.empty()) wrong += "name is empty; ";
   wrong += between("ptrSupport", seen.pointers, 1, 7);
   wrong += between("speed", seen.mbits, 1, 10'000'000);
-  wrong += between("maxComms", seen.most_comms, 1, 1 << 30);
-  wrong += between("maxRecvs", seen.most_receives, 1, 8);
+  wrong += between("maxComms", seen.max_comms, 1, 1 << 30);
+  wrong += between("maxRecvs", seen.max_receives, 1, 8);
   wrong += between("netDeviceType", seen.device_type, 0, 1);
-  wrong += between("vProps.ndevs", seen.virtual_devices, 1, seen.most_virtual_devices);
-  wrong += between("maxP2pBytes", static_cast<long long>(seen.most_bytes), 1, most);
-  wrong += between("maxCollBytes", static_cast<long long>(seen.most_collective_bytes), 1, most);
+  wrong += between("vProps.ndevs", seen.virtual_devices, 1, seen.max_virtual_devices);
+  wrong += between("maxP2pBytes", static_cast<long long>(seen.max_bytes), 1, most);
+  wrong += between("maxCollBytes", static_cast<long long>(seen.max_collective_bytes), 1, most);
   if (!(seen.latency >= 0 && seen.latency < 1e6F)) wrong += "latency is no time; ";
-  if (seen.most_multi_requests) {
-    wrong += between("maxMultiRequestSize", *seen.most_multi_requests, 1, 1 << 20);
+  if (seen.max_multi_requests) {
+    wrong += between("maxMultiRequestSize", *seen.max_multi_requests, 1, 1 << 20);
   }
   return wrong.empty() ? Status() : Status(Code::kMismatch, "getProperties: " + wrong);
 }

@@ -85,16 +85,16 @@ class Table final : public Network {
     seen.pointers = given.ptrSupport;
     seen.mbits = given.speed;
     seen.latency = given.latency;
-    seen.most_comms = given.maxComms;
-    seen.most_receives = given.maxRecvs;
+    seen.max_comms = given.maxComms;
+    seen.max_receives = given.maxRecvs;
     seen.device_type = given.netDeviceType;
     seen.virtual_devices = given.vProps.ndevs;
     seen.first_virtual_device = given.vProps.devs[0];
-    seen.most_virtual_devices = static_cast<int>(std::size(given.vProps.devs));
-    seen.most_bytes = given.maxP2pBytes;
-    seen.most_collective_bytes = given.maxCollBytes;
+    seen.max_virtual_devices = static_cast<int>(std::size(given.vProps.devs));
+    seen.max_bytes = given.maxP2pBytes;
+    seen.max_collective_bytes = given.maxCollBytes;
     if constexpr (requires { given.maxMultiRequestSize; }) {
-      seen.most_multi_requests = given.maxMultiRequestSize;
+      seen.max_multi_requests = given.maxMultiRequestSize;
     }
     return seen;
   }

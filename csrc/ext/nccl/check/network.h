@@ -32,13 +32,13 @@ struct Properties {
   int pointers = 0;
   int mbits = 0;
   float latency = 0;
-  int most_comms = 0;
-  int most_receives = 0;
+  int max_comms = 0;
+  int max_receives = 0;
   int device_type = 0;
   int virtual_devices = 0, first_virtual_device = 0;
-  int most_virtual_devices = 0;  // that the table has room for
-  std::size_t most_bytes = 0, most_collective_bytes = 0;
-  std::optional<int> most_multi_requests;
+  int max_virtual_devices = 0;  // that the table has room for
+  std::size_t max_bytes = 0, max_collective_bytes = 0;
+  std::optional<int> max_multi_requests;
 };
 
 class Network {

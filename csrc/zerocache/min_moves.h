@@ -21,10 +21,10 @@
 
 namespace taco::zerocache {
 
-struct LeastMoves {
+struct MinMoves {
   double copies[kWays] = {};  // a run
 };
 
-LeastMoves least_moves(std::span<const Use> run, const Capacities& capacities);
+MinMoves min_moves(std::span<const Use> run, const Capacities& capacities);
 
 }  // namespace taco::zerocache

@@ -1,6 +1,6 @@
 // Bounds that nobody can be below: not what tries everything, not the scheduler; and that are met
 // where they can be.
-#include "zerocache/least_moves.h"
+#include "zerocache/min_moves.h"
 
 #include <gtest/gtest.h>
 
@@ -17,7 +17,7 @@
 namespace taco::zerocache {
 namespace {
 
-double of(const LeastMoves& least, Way way) { return least.copies[static_cast<int>(way)]; }
+double of(const MinMoves& least, Way way) { return least.copies[static_cast<int>(way)]; }
 
 Use reading(OperatorKey key, std::vector<PageId> pages, bool writes = false,
             Tier tier = Tier::kHost) {
@@ -26,51 +26,51 @@ Use reading(OperatorKey key, std::vector<PageId> pages, bool writes = false,
   return use;
 }
 
-TEST(LeastMoves, WhatFitsMovesNothing) {
+TEST(MinMoves, WhatFitsMovesNothing) {
   const std::vector<Use> run = {reading(1, {0, 1}, true), reading(2, {2, 3}, true)};
-  const LeastMoves least = least_moves(run, {0, 4, 8});
+  const MinMoves least = min_moves(run, {0, 4, 8});
   EXPECT_EQ(of(least, Way::kRead), 0);
   EXPECT_EQ(of(least, Way::kWrite), 0);
 }
 
-TEST(LeastMoves, ARoundOverManyPagesKeepsAsManyAsThereAreFrames) {
+TEST(MinMoves, ARoundOverManyPagesKeepsAsManyAsThereAreFrames) {
   std::vector<Use> run;
   for (PageId page = 0; page < 20; ++page) run.push_back(reading(page, {page}, true));
-  const LeastMoves least = least_moves(run, {0, 6, 40});
+  const MinMoves least = min_moves(run, {0, 6, 40});
   // One frame is what the page in use takes: 15 of 19 come again, each time others.
   EXPECT_NEAR(of(least, Way::kRead), 20 - 5, 1.0);
   EXPECT_EQ(of(least, Way::kWrite), 20 - 6);
 }
 
-TEST(LeastMoves, WhatIsWrittenWholeOrSpentCostsNothing) {
+TEST(MinMoves, WhatIsWrittenWholeOrSpentCostsNothing) {
   std::vector<Use> run;
   for (PageId page = 0; page < 20; ++page) {
     run.push_back({page, kMillisecond, {{page, Tier::kHost, false, true}}});
     run.push_back({100 + page, kMillisecond, {{page, Tier::kHost, true, false, true}}});
   }
-  const LeastMoves least = least_moves(run, {0, 4, 40});
+  const MinMoves least = min_moves(run, {0, 4, 40});
   EXPECT_EQ(of(least, Way::kRead), 0);
   EXPECT_EQ(of(least, Way::kWrite), 0);
 }
 
-TEST(LeastMoves, WhatIsInUseStays) {
+TEST(MinMoves, WhatIsInUseStays) {
   // Page 0 is open while 1, 2 and 3 come one after the other.
   const std::vector<Use> run = {reading(1, {0}), reading(2, {0, 1}), reading(3, {0, 2}),
                                 reading(4, {0, 3})};
-  EXPECT_NEAR(of(least_moves(run, {0, 2, 8}), Way::kRead), 3, 0.5);
+  EXPECT_NEAR(of(min_moves(run, {0, 2, 8}), Way::kRead), 3, 0.5);
 }
 
-TEST(LeastMoves, DeviceAndDiskAreBoundedEachByItsOwnMemory) {
+TEST(MinMoves, DeviceAndDiskAreBoundedEachByItsOwnMemory) {
   std::vector<Use> run;
   for (PageId page = 0; page < 10; ++page) {
     run.push_back(reading(page, {page}, true, Tier::kDevice));
     run.push_back(reading(100 + page, {10 + page}, true, Tier::kHost));
   }
-  const LeastMoves least = least_moves(run, {4, 8, 40});
+  const MinMoves least = min_moves(run, {4, 8, 40});
   EXPECT_EQ(of(least, Way::kDownload), 10 - 4);
   EXPECT_NEAR(of(least, Way::kUpload), 10 - 3, 1.0);
   EXPECT_EQ(of(least, Way::kWrite), 20 - 12);
-  EXPECT_EQ(of(least_moves(run, {4, 30, 0}), Way::kRead), 0) << "there is no disk";
+  EXPECT_EQ(of(min_moves(run, {4, 30, 0}), Way::kRead), 0) << "there is no disk";
 }
 
 // Everything tried, for a memory over a disk: the least sum of fetches, and of writings back, of
@@ -87,13 +87,12 @@ Tried by_trying(const std::vector<Use>& run, int pages, int frames, int rounds) 
         program.back().push_back({static_cast<int>(access.page), access.writes && writing});
       }
     }
-    return testing::least_cost_by_trying(testing::repeated(program, rounds), pages, frames) /
-           rounds;
+    return testing::min_cost_by_trying(testing::repeated(program, rounds), pages, frames) / rounds;
   };
   return {least(false), least(true)};
 }
 
-TEST(LeastMoves, NothingThatIsTriedIsBelow) {
+TEST(MinMoves, NothingThatIsTriedIsBelow) {
   constexpr int kPages = 6, kRounds = 12;
   for (std::uint64_t seed = 1; seed <= 40; ++seed) {
     std::mt19937_64 random(seed);
@@ -107,7 +106,7 @@ TEST(LeastMoves, NothingThatIsTriedIsBelow) {
       run.push_back(use);
     }
     for (const std::uint32_t frames : {2u, 3u, 4u}) {
-      const LeastMoves least = least_moves(run, {0, frames, kPages});
+      const MinMoves least = min_moves(run, {0, frames, kPages});
       const Tried tried = by_trying(run, kPages, static_cast<int>(frames), kRounds);
       // Pages that were there at the start, and are dirty at the end, cost those rounds nothing.
       const double free = 2.0 * frames / kRounds;
@@ -120,7 +119,7 @@ TEST(LeastMoves, NothingThatIsTriedIsBelow) {
   }
 }
 
-TEST(LeastMoves, TheSchedulerIsNotBelowAndNotFarAbove) {
+TEST(MinMoves, TheSchedulerIsNotBelowAndNotFarAbove) {
   Model model;
   model.step_tier = Tier::kHost;
   const std::vector<Use> run = model.training_step();
@@ -136,7 +135,7 @@ TEST(LeastMoves, TheSchedulerIsNotBelowAndNotFarAbove) {
   constexpr int kRounds = 5;
   const SimulatedRun moved = simulator.runs(kRounds, "train", run);
   ASSERT_TRUE(simulator.faults().empty()) << simulator.faults().front();
-  const LeastMoves least = least_moves(run, room);
+  const MinMoves least = min_moves(run, room);
   double all = 0, bound = 0;
   for (const Way way : {Way::kUpload, Way::kDownload, Way::kRead, Way::kWrite}) {
     const auto copies = static_cast<double>(moved.copies[static_cast<int>(way)]) / kRounds;

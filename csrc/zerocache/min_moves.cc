@@ -1,4 +1,4 @@
-#include "zerocache/least_moves.h"
+#include "zerocache/min_moves.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -95,8 +95,8 @@ double beyond(std::size_t pages, std::uint64_t frames) {
 
 }  // namespace
 
-LeastMoves least_moves(std::span<const Use> run, const Capacities& capacities) {
-  LeastMoves least;
+MinMoves min_moves(std::span<const Use> run, const Capacities& capacities) {
+  MinMoves least;
   const auto of = [&](Way way) -> double& { return least.copies[static_cast<int>(way)]; };
   const Tier device = Tier::kDevice;
   const std::uint32_t memory = capacities.device + capacities.host;
