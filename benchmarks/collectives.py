@@ -41,7 +41,7 @@ from launch import (
 DEFAULT_SIZES = "8,1K,32K,1M,32M"
 ALL_SIZES = "8,1K,8K,32K,256K,1M,4M,16M,64M,256M"
 BLOCK_S = 0.4  # how long one backend runs before the other has its turn
-MOST_CALLS = 10_000  # in that time
+MAX_CALLS = 10_000  # in that time
 LIMIT_FROM = 1 << 20  # below this, a memory limit says nothing: caches and latency decide
 
 
@@ -217,7 +217,7 @@ def measure(
         if not right.item():
             raise SystemExit(f"{name}: {kind} of {show_bytes(size)} gave a wrong result")
         warm = statistics.median(timed_block(case, group, 3, gate))
-        counts[name] = max(3, min(MOST_CALLS, int(BLOCK_S / warm)))
+        counts[name] = max(3, min(MAX_CALLS, int(BLOCK_S / warm)))
     case = make_case(kind, size)
     for _ in range(rounds):
         for name, group in groups.items():

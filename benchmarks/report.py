@@ -38,8 +38,8 @@ SCALING_TITLES = {
 }
 MIB = 1 << 20
 # Text, run, collective, bytes, goal: gloo/taco at least ("ratio"), or taco/limit at most ("limit")
-# and, as a second condition, taco/gloo at most MOST_OF_GLOO.
-MOST_OF_GLOO = 1.02
+# and, as a second condition, taco/gloo at most MAX_OF_GLOO.
+MAX_OF_GLOO = 1.02
 GOALS = [
     ("one host, all_reduce 32 MiB", "one_host", "all_reduce", 32 * MIB, ("ratio", 5.0)),
     (
@@ -144,7 +144,7 @@ def collective_goals(*runs: str) -> list[str]:
         else:
             conditions = [
                 at_most("taco/limit", found[1]["times_limit"], value),
-                at_most("taco/gloo", taco / gloo, MOST_OF_GLOO),
+                at_most("taco/gloo", taco / gloo, MAX_OF_GLOO),
             ]
         lines.append(goal_line(text, gloo, taco, conditions))
     return lines

@@ -181,7 +181,7 @@ void bench_selection(Arrays& arrays, const Options& options, Report& report) {
   std::vector<std::vector<float>> values(threads, std::vector<float>(kMi)), magnitudes(threads);
   std::vector<std::vector<std::uint32_t>> indices(threads, std::vector<std::uint32_t>(kMi));
   for (const Variant* variant : host_variants()) {
-    for (const std::size_t block : {kQuickSelectable, 2 * kQuickSelectable, kMostSelectable}) {
+    for (const std::size_t block : {kQuickSelectable, 2 * kQuickSelectable, kMaxSelectable}) {
       row("select, blocks of " + std::to_string(block >> 10) + " Ki", variant->name, block,
           [&](float* r, const float* g, std::size_t n, std::size_t k, int thread) {
             select_with(*variant, r, nullptr, g, 0, n, k, values[thread].data(),

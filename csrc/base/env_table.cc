@@ -102,7 +102,7 @@ std::string show_share(double value) {
   return std::string(text, std::to_chars(text, text + sizeof text, value).ptr);
 }
 
-constexpr std::int64_t kMostBytes = std::int64_t{1} << 50;
+constexpr std::int64_t kMaxBytes = std::int64_t{1} << 50;
 
 std::string show_bool(bool value) { return value ? "1" : "0"; }
 
@@ -308,7 +308,7 @@ constexpr auto kVariables = std::to_array<Variable>({
      "two-dimensional all_reduce. Not set: no message is too long. Compressed gradients are not "
      "concerned.",
      [](Env& env, const std::string& value) {
-       return set_integer(env.light_hierarchical_threshold, value, 0, kMostBytes);
+       return set_integer(env.light_hierarchical_threshold, value, 0, kMaxBytes);
      },
      [](const Env& env) {
        const std::int64_t bytes = env.light_hierarchical_threshold;
@@ -327,7 +327,7 @@ constexpr auto kVariables = std::to_array<Variable>({
      "The shortest gradient bucket that LIGHT_TOPK_ALLREDUCE is for; shorter ones are sent as "
      "LIGHT_WIRE_DTYPE says.",
      [](Env& env, const std::string& value) {
-       return set_integer(env.light_topk_threshold, value, 0, kMostBytes);
+       return set_integer(env.light_topk_threshold, value, 0, kMaxBytes);
      },
      [](const Env& env) { return std::to_string(env.light_topk_threshold); }},
     {"LIGHT_TOPK_FP16", "boolean", "", "0, 1, false, true, off, on, no or yes",
@@ -351,7 +351,7 @@ constexpr auto kVariables = std::to_array<Variable>({
      "How long a buffer lightcc.all_reduce_gradients() fills with small gradients, to send them "
      "together; 0 sends each on its own.",
      [](Env& env, const std::string& value) {
-       if (value != "auto") return set_integer(env.light_fusion_bytes, value, 0, kMostBytes);
+       if (value != "auto") return set_integer(env.light_fusion_bytes, value, 0, kMaxBytes);
        env.light_fusion_bytes = -1;
        return true;
      },

@@ -35,9 +35,9 @@ std::size_t utf8_bytes(std::string_view text) {
     if ((next & 0xC0) != 0x80) return 0;
     point = point << 6 | (next & 0x3F);
   }
-  constexpr std::uint32_t kLeast[] = {0, 0, 0x80, 0x800, 0x10000};
+  constexpr std::uint32_t kMin[] = {0, 0, 0x80, 0x800, 0x10000};
   const bool is_surrogate = point >= 0xD800 && point < 0xE000;
-  return point < kLeast[bytes] || point > 0x10FFFF || is_surrogate ? 0 : bytes;
+  return point < kMin[bytes] || point > 0x10FFFF || is_surrogate ? 0 : bytes;
 }
 
 // ASCII has them, and Latin-1, in two bytes.

@@ -43,7 +43,7 @@ void add(Event event) {
   if (!enabled()) return;
   Recorder& r = recorder();
   std::lock_guard lock(r.mutex);
-  if (r.events.size() == kMostEvents) r.events.pop_front();
+  if (r.events.size() == kMaxEvents) r.events.pop_front();
   r.events.push_back(std::move(event));
 }
 

@@ -22,7 +22,7 @@ struct Event {
   std::string arguments;  // members of a JSON object: "\"bytes\":4,\"state\":\"completed\""
 };
 
-inline constexpr std::size_t kMostEvents = 1 << 18;  // the oldest go first
+inline constexpr std::size_t kMaxEvents = 1 << 18;  // the oldest go first
 
 bool enabled();
 void enable(bool enabled);  // switching on forgets what was there

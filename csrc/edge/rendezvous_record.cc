@@ -18,8 +18,8 @@ namespace {
 constexpr char kAnyMeeting[] = "taco-meeting-", kMagic[] = "taco-meeting-5";
 constexpr char kRefusal[] = "taco-refusal-1";
 constexpr std::string_view kAnyMember = "taco-member-", kMember = "taco-member-1:";
-constexpr std::size_t kMostFieldBytes = 1 << 16;
-constexpr std::size_t kMostSettings = 64;
+constexpr std::size_t kMaxFieldBytes = 1 << 16;
+constexpr std::size_t kMaxSettings = 64;
 
 // Lengths of texts take one byte, or this one and eight more: the records of two ranks, with all
 // their settings, stay within one packet of 1,500 bytes. The store speaks TCP, which larger ones
@@ -62,7 +62,7 @@ class Reader {
       : lengths_(lengths), bytes_(bytes) {}
   std::string text() {
     const std::uint64_t length = this->length();
-    if (length > kMostFieldBytes || length > bytes_.size()) {
+    if (length > kMaxFieldBytes || length > bytes_.size()) {
       ok_ = false;
       return {};
     }
@@ -182,7 +182,7 @@ Result<Hello> Hello::decode(std::string_view bytes) {
   hello.version = in.text();
   if (!is_ours && in.ok()) return hello;
   const std::size_t settings = in.count();
-  if (settings > kMostSettings) return damaged("greeting");
+  if (settings > kMaxSettings) return damaged("greeting");
   for (std::size_t i = 0; i < settings; ++i) {
     std::string name = in.text();
     hello.settings.push_back({std::move(name), in.text()});
@@ -354,9 +354,9 @@ std::string describe_duration(Duration duration) {
 }
 
 std::string list_of_ranks(const std::vector<int>& ranks) {
-  constexpr std::size_t kMost = 12;
+  constexpr std::size_t kMax = 12;
   std::string text;
-  const std::size_t shown = std::min(ranks.size(), kMost);
+  const std::size_t shown = std::min(ranks.size(), kMax);
   for (std::size_t i = 0; i < shown; ++i) {
     if (i > 0) text += i + 1 == ranks.size() ? " and " : ", ";
     text += std::to_string(ranks[i]);

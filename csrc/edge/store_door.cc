@@ -22,8 +22,8 @@ class Pace {
  public:
   explicit Pace(int lookers)
       : begin_(monotonic_now()),
-        min_(std::min(lookers * kLeast, kMost)),
-        max_(std::clamp(lookers * kMillisecond, kMost, kMostOfAll)) {}
+        min_(std::min(lookers * kMin, kMax)),
+        max_(std::clamp(lookers * kMillisecond, kMax, kMaxOfAll)) {}
 
   void sleep(Time until) {
     const Time now = monotonic_now();
@@ -32,8 +32,8 @@ class Pace {
   }
 
  private:
-  static constexpr Duration kLeast = 100 * kMicrosecond;
-  static constexpr Duration kMost = 20 * kMillisecond, kMostOfAll = 500 * kMillisecond;
+  static constexpr Duration kMin = 100 * kMicrosecond;
+  static constexpr Duration kMax = 20 * kMillisecond, kMaxOfAll = 500 * kMillisecond;
   const Time begin_;
   const Duration min_, max_;
 };

@@ -39,7 +39,7 @@ using taco::Result;
 using taco::Status;
 
 inline constexpr Duration kForever = taco::kNever;
-inline constexpr std::size_t kMostMessageBytes = std::size_t{1} << 30;
+inline constexpr std::size_t kMaxMessageBytes = std::size_t{1} << 30;
 
 inline constexpr std::uint32_t kFirstGivenChannel = std::uint32_t{1} << 31;
 
@@ -221,7 +221,7 @@ class HARP_API Endpoint {
   // "10.0.0.2:41234 (pid 77 on nodeb)"
   std::string describe(Peer peer) const;
 
-  // At most kMostMessageBytes; none is a message, too.
+  // At most kMaxMessageBytes; none is a message, too.
   Transfer send(Peer to, std::uint32_t channel, const void* data, std::size_t bytes);
   // Takes a message of up to `bytes`. Of what is read meanwhile, `data` is a multiple of 8.
   Transfer receive(Peer from, std::uint32_t channel, void* data, std::size_t bytes,

@@ -70,7 +70,7 @@ Result<Digest> read_key_file(const std::string& path) {
     return bad(path, std::string("cannot be looked at: ") + strerror(errno));
   }
   TACO_RETURN_IF_ERROR(check(path, status));
-  std::array<std::byte, kMostKeyBytes + 1> bytes;
+  std::array<std::byte, kMaxKeyBytes + 1> bytes;
   std::size_t size = 0;
   while (size < bytes.size()) {
     const ssize_t got = read(file.get(), bytes.data() + size, bytes.size() - size);
@@ -79,12 +79,12 @@ Result<Digest> read_key_file(const std::string& path) {
     if (got == 0) break;
     size += static_cast<std::size_t>(got);
   }
-  if (size < kLeastKeyBytes || size > kMostKeyBytes) {
+  if (size < kMinKeyBytes || size > kMaxKeyBytes) {
     return bad(path, "holds " +
-                         (size > kMostKeyBytes ? "more than " + std::to_string(kMostKeyBytes)
-                                               : std::to_string(size)) +
-                         " bytes, but a key has " + std::to_string(kLeastKeyBytes) + " to " +
-                         std::to_string(kMostKeyBytes) + "; " + making(path));
+                         (size > kMaxKeyBytes ? "more than " + std::to_string(kMaxKeyBytes)
+                                              : std::to_string(size)) +
+                         " bytes, but a key has " + std::to_string(kMinKeyBytes) + " to " +
+                         std::to_string(kMaxKeyBytes) + "; " + making(path));
   }
   return sha256(std::span(bytes).first(size));
 }

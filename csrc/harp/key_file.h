@@ -11,7 +11,7 @@
 
 namespace taco::harp {
 
-inline constexpr std::size_t kLeastKeyBytes = 16, kMostKeyBytes = 4096;
+inline constexpr std::size_t kMinKeyBytes = 16, kMaxKeyBytes = 4096;
 
 // A hash of the file's bytes. kInvalidArgument, naming the file and what to do: it cannot be read,
 // is no regular file, too short or too long, or others than its owner may touch it, or its owner is

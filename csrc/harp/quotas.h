@@ -14,9 +14,9 @@ inline constexpr std::uint32_t kEagerQuotaBytes = 64 * 1024;
 // many groups with their quotas used up. Senders do not count this far, since no program comes
 // near.
 inline constexpr std::size_t kGroupsAtQuota = 1024;
-inline constexpr std::size_t kMostUnmatched = kGroupsAtQuota * kEagerQuotaMessages;
-inline constexpr std::size_t kMostUnmatchedBytes = kGroupsAtQuota * kEagerQuotaBytes;
+inline constexpr std::size_t kMaxUnmatched = kGroupsAtQuota * kEagerQuotaMessages;
+inline constexpr std::size_t kMaxUnmatchedBytes = kGroupsAtQuota * kEagerQuotaBytes;
 // Receives open with one peer: each may cost it the entry of a want, so we keep to it as well.
-inline constexpr std::size_t kMostReceives = kMostUnmatched;
+inline constexpr std::size_t kMaxReceives = kMaxUnmatched;
 
 }  // namespace taco::harp

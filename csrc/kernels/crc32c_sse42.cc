@@ -7,14 +7,14 @@
 namespace taco::kernels {
 namespace {
 
-constexpr std::size_t kMostWords = 64;  // of 8 bytes, in each third of a block
+constexpr std::size_t kMaxWords = 64;  // of 8 bytes, in each third of a block
 
 // kShift[w]: multiplies a checksum by x^(64 w), as if 8 w zero bytes followed. A carry-less product
 // of two 32-bit values, taken through one more checksum step, gains x^33.
 constexpr auto kShift = [] {
-  std::array<std::uint32_t, 2 * kMostWords + 1> shift{};
+  std::array<std::uint32_t, 2 * kMaxWords + 1> shift{};
   std::uint32_t power = crc::power_of_x(64 - 33);
-  for (std::size_t words = 1; words <= 2 * kMostWords; ++words) {
+  for (std::size_t words = 1; words <= 2 * kMaxWords; ++words) {
     shift[words] = power;
     for (int i = 0; i < 64; ++i) power = crc::times_x(power);
   }
@@ -54,7 +54,7 @@ std::uint32_t crc32c_sse42(std::uint32_t initial, const void* data, std::size_t 
   constexpr std::size_t kWorthwhile = 96;  // below this the products cost more than they save
   while (bytes >= kWorthwhile) {
     const std::size_t third = bytes / 24;
-    const std::size_t words = third < kMostWords ? third : kMostWords;
+    const std::size_t words = third < kMaxWords ? third : kMaxWords;
     crc::prefetch_ahead(at, 24 * words);
     crc = three_runs(crc, at, words);
     at += 24 * words;

@@ -11,15 +11,15 @@ namespace {
 
 constexpr int kMantissaBits = 23;
 constexpr int kBias = 127;
-constexpr int kLeastNormal = -126;
+constexpr int kMinNormal = -126;
 
 // Exact; infinite or 0 where there is no such number.
 float power_of_two(int exponent) {
   if (exponent > kBias) return std::numeric_limits<float>::infinity();
-  if (exponent < kLeastNormal - kMantissaBits) return 0;
-  const std::uint32_t bits = exponent >= kLeastNormal
+  if (exponent < kMinNormal - kMantissaBits) return 0;
+  const std::uint32_t bits = exponent >= kMinNormal
                                  ? static_cast<std::uint32_t>(exponent + kBias) << kMantissaBits
-                                 : std::uint32_t{1} << (exponent - (kLeastNormal - kMantissaBits));
+                                 : std::uint32_t{1} << (exponent - (kMinNormal - kMantissaBits));
   return std::bit_cast<float>(bits);
 }
 
@@ -38,7 +38,7 @@ int f16_exponent(float largest) {
   // The exact place of a denormal does not matter: it is held to the most either way.
   const int exponent = static_cast<int>(magnitude >> kMantissaBits) - kBias;
   const int top = (magnitude & kMantissa) >= kRoundsUp ? kTop - 1 : kTop;
-  return std::min(top - exponent, kMostF16Exponent);
+  return std::min(top - exponent, kMaxF16Exponent);
 }
 
 float largest_finite(const float* in, std::size_t count) {

@@ -12,14 +12,14 @@
 namespace taco::kernels {
 
 // The range of f16_exponent(): both ends fit a signed byte.
-inline constexpr int kLeastF16Exponent = -113;
-inline constexpr int kMostF16Exponent = 126;
+inline constexpr int kMinF16Exponent = -113;
+inline constexpr int kMaxF16Exponent = 126;
 
 // The largest |x| of those that are finite; 0 if there is none.
 float largest_finite(const float* in, std::size_t count);
 
 // The power of two that brings `largest` to the top of float16's range without overflow (rounding
-// included); 0 for 0. Held to kMostF16Exponent, with which even denormals are exact.
+// included); 0 for 0. Held to kMaxF16Exponent, with which even denormals are exact.
 int f16_exponent(float largest);
 
 // out[i] = float16(in[i] * 2^exponent): nearest even, rounded once. Infinities stay, a NaN becomes

@@ -109,7 +109,7 @@ void SelectScratch::reserve(std::size_t count) {
 bool select_with(const Variant& variant, float* residual, float* momentum, const float* gradient,
                  float factor, std::size_t n, std::size_t k, float* values, std::uint32_t* indices,
                  SelectScratch& scratch, float* taken_momentum) {
-  TACO_ASSERT(1 <= k && k <= n && n <= kMostSelectable, "%zu of %zu", k, n);
+  TACO_ASSERT(1 <= k && k <= n && n <= kMaxSelectable, "%zu of %zu", k, n);
   const FpMode mode;
   Selection selection(variant, n, k, scratch);
   if (!selection.choose({residual, gradient, momentum, factor})) return false;

@@ -14,7 +14,7 @@
 namespace taco::kernels {
 
 // The longest block.
-inline constexpr std::size_t kMostSelectable = std::size_t{1} << 20;
+inline constexpr std::size_t kMaxSelectable = std::size_t{1} << 20;
 // The quickest block. A block is read twice, once to choose and once to add up, because nothing may
 // be written before all of it is known to be finite: a block of this length, residual and gradient
 // together, is still in a second-level cache the second time.
@@ -37,7 +37,7 @@ class SelectScratch {
 // Adds `gradient` to `residual` (acc[i] = fl(residual[i] + gradient[i])), takes out exactly the k
 // of n elements of largest magnitude, of equal ones those of lower index. Afterwards residual[i] is
 // acc[i] where not taken and +0 where taken; values[j] and indices[j], j < k, are what was taken,
-// ascending by index. 1 <= k <= n <= kMostSelectable. A null `gradient` adds nothing (acc is the
+// ascending by index. 1 <= k <= n <= kMaxSelectable. A null `gradient` adds nothing (acc is the
 // residual, bit for bit), for a flush.
 //
 // False when some acc is NaN or infinite: `residual` has not been written to then, and what is in

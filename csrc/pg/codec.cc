@@ -15,7 +15,7 @@ constexpr std::uint32_t kHalf = 2u << kFamilyShift;   // bit 0: bfloat16
 constexpr std::uint32_t kTopK = 3u << kFamilyShift;   // 12..0 ratio, 13 float16, 17..14 momentum
 constexpr std::uint32_t kSettings = kNamed - 1;
 constexpr double kStepsPerOctave = 256;
-constexpr std::uint32_t kMostRatio = (1u << 13) - 1, kMostMomentum = 15;
+constexpr std::uint32_t kMaxRatio = (1u << 13) - 1, kMaxMomentum = 15;
 
 }  // namespace
 
@@ -33,8 +33,8 @@ std::uint32_t top_k_code(double ratio, bool f16_values, double momentum) {
   const double octaves = -std::log2(std::clamp(ratio, 1e-9, 1.0));
   const auto steps = static_cast<std::uint32_t>(std::lround(octaves * kStepsPerOctave));
   const double share = std::clamp(momentum, 0.0, 1.0);
-  const auto coarse = static_cast<std::uint32_t>(std::ceil(share * kMostMomentum));
-  return kTopK | coarse << 14 | (f16_values ? 1u << 13 : 0) | std::min(steps, kMostRatio);
+  const auto coarse = static_cast<std::uint32_t>(std::ceil(share * kMaxMomentum));
+  return kTopK | coarse << 14 | (f16_values ? 1u << 13 : 0) | std::min(steps, kMaxRatio);
 }
 
 std::string describe_codec(std::uint32_t code) {
@@ -43,10 +43,10 @@ std::string describe_codec(std::uint32_t code) {
   if (family != kTopK) return "codec number " + std::to_string(code & kSettings);
   char percent[32];
   std::snprintf(percent, sizeof percent, "TopK %.3g%%",
-                100 * std::exp2(-static_cast<double>(code & kMostRatio) / kStepsPerOctave));
+                100 * std::exp2(-static_cast<double>(code & kMaxRatio) / kStepsPerOctave));
   std::string text = percent;
   if ((code >> 13 & 1) != 0) text += " in float16";
-  if ((code >> 14 & kMostMomentum) != 0) text += " with momentum";
+  if ((code >> 14 & kMaxMomentum) != 0) text += " with momentum";
   return text;
 }
 

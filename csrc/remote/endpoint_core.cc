@@ -28,7 +28,7 @@ void EndpointCore::connect_st(harp::PeerId peer, std::uint64_t endpoint, std::st
 void EndpointCore::hear_st(harp::PeerId peer, const Message& message, harp::Transport& transport) {
   const Request* const request = std::get_if<Request>(&message);
   if (!is_connected_) {
-    if (early_.size() >= kMostRequests) return;
+    if (early_.size() >= kMaxRequests) return;
     early_.push_back({peer, message, {}});
     if (request != nullptr)
       early_.back().carried.assign(request->carried.begin(), request->carried.end());

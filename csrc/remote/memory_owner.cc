@@ -12,7 +12,7 @@ namespace taco::remote {
 namespace {
 
 // Requests that are unanswered, and as many whose answers are on their way.
-constexpr std::size_t kMostServings = 2 * kMostRequests;
+constexpr std::size_t kMaxServings = 2 * kMaxRequests;
 
 std::string region_text(std::uint64_t number) { return "memory " + std::to_string(number); }
 
@@ -98,14 +98,14 @@ Result<MemoryOwner::Region*> MemoryOwner::region_for(const Request& request) {
 // A number is used once: what has one that was used is a repetition, and does nothing.
 void MemoryOwner::take_st(const Request& request, harp::Transport& transport) {
   transport_ = &transport;
-  if (request.number <= last_number_ || unanswered_ >= kMostRequests) {
+  if (request.number <= last_number_ || unanswered_ >= kMaxRequests) {
     TACO_LOG_DEBUG("remote", "a request of a peer that keeps to no rule was dropped: number %llu",
                    static_cast<unsigned long long>(request.number));
     return;
   }
   last_number_ = request.number;
   ++unanswered_;
-  if (open_ < kMostServings) return serve(request);
+  if (open_ < kMaxServings) return serve(request);
   held_.push_back({request, {request.carried.begin(), request.carried.end()}});
 }
 

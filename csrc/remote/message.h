@@ -47,7 +47,7 @@ using Message = std::variant<Request, Parting>;
 std::uint64_t addressee_of(const Message& message);
 
 inline constexpr std::size_t kRequestBytes = 72;
-inline constexpr std::size_t kMostCarried = harp::kMaxNoticeBytes - kRequestBytes;
+inline constexpr std::size_t kMaxCarried = harp::kMaxNoticeBytes - kRequestBytes;
 using MessageBytes = std::array<std::byte, harp::kMaxNoticeBytes>;
 
 // How many bytes of `out` are the message.
@@ -56,8 +56,8 @@ std::size_t write_message(const Message& message, MessageBytes& out);
 Result<Message> read_message(std::span<const std::byte> bytes);
 
 // The owner's answer to a request: done, or why not. The ends of very long texts are left out.
-inline constexpr std::size_t kMostAnswerBytes = 512;
-using AnswerBytes = std::array<std::byte, kMostAnswerBytes>;
+inline constexpr std::size_t kMaxAnswerBytes = 512;
+using AnswerBytes = std::array<std::byte, kMaxAnswerBytes>;
 std::size_t write_answer(const Status& answer, AnswerBytes& out);
 // kMismatch, too, for anything that write_answer() does not make.
 Status read_answer(std::span<const std::byte> bytes);

@@ -52,7 +52,7 @@ void Requester::start_st(Operation& operation, harp::Transport& transport) {
 }
 
 void Requester::go_on() {
-  while (!queue_.empty() && open_ < kMostRequests) {
+  while (!queue_.empty() && open_ < kMaxRequests) {
     Operation& first = *queue_.front();
     // After one part is refused the next is not tried.
     const bool is_last = first.bytes - first.begun <= part_bytes_;
@@ -110,7 +110,7 @@ void Requester::begin(Operation& operation) {
 void Requester::post(Open& request, Request told, std::byte* memory) {
   MessageBytes notice;
   const bool writes = told.action == Action::kWrite;
-  if (writes && told.bytes <= kMostCarried) told.carried = {memory, told.bytes};
+  if (writes && told.bytes <= kMaxCarried) told.carried = {memory, told.bytes};
   transport_->notify_st(peer_, {notice.data(), write_message(told, notice)});
   if (!told.carried.empty()) return;
   request.bytes_open = true;

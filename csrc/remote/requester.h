@@ -3,7 +3,7 @@
 // written is in place, or what was read is here.
 //
 //   a request     event                        then
-//   queued        fewer than kMostRequests     open: the owner is told, the receive of its answer
+//   queued        fewer than kMaxRequests     open: the owner is told, the receive of its answer
 //   is
 //                 are open                     posted, and the bytes are offered or received
 //   open          a refusal comes              open; its bytes are cancelled
@@ -28,7 +28,7 @@
 namespace taco::remote {
 
 // That one endpoint has open with its peer, at most; its owner refuses more.
-inline constexpr std::size_t kMostRequests = 64;
+inline constexpr std::size_t kMaxRequests = 64;
 
 // A read or a write of any length. The caller keeps it, and its memory, until on_done.
 struct Operation {

@@ -59,8 +59,8 @@ Result<Checkpoint> Checkpoint::open(FileSystem& files, const std::string& direct
   const auto size = (*file)->size();
   if (!size.ok()) return size.status();
   // No manifest of a store that exists is as long; a damaged file may claim to be.
-  constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 30;
-  if (size.value() > kMostBytes) return Status(Code::kResource, path + " is damaged");
+  constexpr std::uint64_t kMaxBytes = std::uint64_t{1} << 30;
+  if (size.value() > kMaxBytes) return Status(Code::kResource, path + " is damaged");
   std::vector<std::byte> bytes(size.value());
   TACO_RETURN_IF_ERROR(read_fully(**file, bytes, 0));
   auto manifest = decode_manifest(bytes, path);

@@ -8,7 +8,7 @@
 namespace taco::zerocache {
 namespace {
 
-constexpr std::size_t kLeastSlice = 4096;
+constexpr std::size_t kMinSlice = 4096;
 constexpr std::size_t kNone = static_cast<std::size_t>(-1);
 
 }  // namespace
@@ -17,8 +17,8 @@ Exchange::Exchange(Collectives& ranks, ExchangeCalls calls, std::size_t longest,
     : ranks_(ranks), calls_(std::move(calls)), buffers_(std::make_shared<Buffers>()) {
   const auto size = static_cast<std::size_t>(ranks.size());
   // Two are under way at a time.
-  slice_ = std::clamp(memory / 2 / size / kLeastSlice * kLeastSlice, kLeastSlice,
-                      std::max(longest, kLeastSlice));
+  slice_ = std::clamp(memory / 2 / size / kMinSlice * kMinSlice, kMinSlice,
+                      std::max(longest, kMinSlice));
   for (int i = 0; i < 2; ++i) {
     buffers_->sent[i].resize(longest);
     buffers_->received[i].resize(slice_ * size);

@@ -12,7 +12,7 @@ namespace taco::zerocache {
 namespace {
 
 // Less than what the kernel takes in one call, and than what a request can hold.
-constexpr std::size_t kMostAtOnce = std::size_t{256} << 20;
+constexpr std::size_t kMaxAtOnce = std::size_t{256} << 20;
 
 Status transfer_fully(File& file, IoRequest::Kind kind, std::byte* memory, std::size_t bytes,
                       std::uint64_t offset) {
@@ -21,7 +21,7 @@ Status transfer_fully(File& file, IoRequest::Kind kind, std::byte* memory, std::
     request.kind = kind;
     request.offset = offset;
     request.memory = memory;
-    request.bytes = static_cast<std::uint32_t>(std::min(bytes, kMostAtOnce));
+    request.bytes = static_cast<std::uint32_t>(std::min(bytes, kMaxAtOnce));
     // An aligned request may be a direct read or write, which has to stay aligned.
     const bool is_aligned = offset % kIoAlignment == 0 && request.bytes % kIoAlignment == 0;
     TACO_RETURN_IF_ERROR(carry_out(file, request, is_aligned ? kIoAlignment : 1));

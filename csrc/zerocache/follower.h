@@ -29,7 +29,7 @@ class Follower {
   // one that never ends (gradients are computed, and no optimizer steps), and is to be ended and
   // begun anew for what is kept of it to be bounded.
   bool is_endless(std::size_t pages) const {
-    return new_entries_ > kLeastEntries + kEntriesOfPage * pages;
+    return new_entries_ > kMinEntries + kEntriesOfPage * pages;
   }
 
   struct Step {
@@ -55,7 +55,7 @@ class Follower {
   std::span<const Use> rest_of_detour() const;
 
  private:
-  static constexpr std::size_t kEntriesOfPage = 512, kLeastEntries = std::size_t{1} << 18;
+  static constexpr std::size_t kEntriesOfPage = 512, kMinEntries = std::size_t{1} << 18;
   // From `from` the run goes through `uses` and then on at `rejoin`.
   struct Detour {
     Position from = 0, rejoin = 0;

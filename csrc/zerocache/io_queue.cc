@@ -34,10 +34,10 @@ Result<std::unique_ptr<IoQueue>> open_engine(const IoOptions& options,
 
 Result<std::unique_ptr<IoQueue>> open_io_queue(const IoOptions& options,
                                                const std::vector<File*>& files) {
-  if (options.depth < 1 || options.depth > kMostDepth) {
+  if (options.depth < 1 || options.depth > kMaxDepth) {
     return Status(Code::kInvalidArgument, "a queue of depth " + std::to_string(options.depth) +
                                               ": it must be from 1 to " +
-                                              std::to_string(kMostDepth));
+                                              std::to_string(kMaxDepth));
   }
   auto queue = open_engine(options, files);
   if (!queue.ok() || options.bytes_per_second == 0) return queue;

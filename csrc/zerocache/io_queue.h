@@ -46,12 +46,12 @@ struct IoCompletion {
   Status status;  // kResource names the file, the place in it and the kernel's reason
 };
 
-inline constexpr unsigned kMostDepth = 4096;
+inline constexpr unsigned kMaxDepth = 4096;
 
 struct IoOptions {
   enum class Engine : unsigned char { kAuto, kUring, kThreads };
   Engine engine = Engine::kAuto;  // kAuto takes io_uring where it is allowed, and says which it is
-  unsigned depth = 16;            // requests that are under way at a time; at most kMostDepth
+  unsigned depth = 16;            // requests that are under way at a time; at most kMaxDepth
   std::uint64_t bytes_per_second = 0;  // of reads and writes together; 0: no limit
   // Memory that will be read and written again and again: registered with the kernel, which then
   // need not look its pages up for every request. All of it must be mapped while the queue is made.

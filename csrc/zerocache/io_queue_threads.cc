@@ -20,7 +20,7 @@ namespace taco::zerocache {
 namespace {
 
 // More would not make a disk faster, and each has a stack.
-constexpr unsigned kMostThreads = 32;
+constexpr unsigned kMaxIoThreads = 32;
 
 // The state that the threads share with the queue.
 struct Pool {
@@ -120,7 +120,7 @@ class ThreadQueue : public IoQueue {
 Result<std::unique_ptr<IoQueue>> open_thread_queue(const IoOptions& options,
                                                    const std::vector<File*>& files) {
   auto queue = std::make_unique<ThreadQueue>(files);
-  TACO_RETURN_IF_ERROR(queue->start(std::min(options.depth, kMostThreads)));
+  TACO_RETURN_IF_ERROR(queue->start(std::min(options.depth, kMaxIoThreads)));
   return std::unique_ptr<IoQueue>(std::move(queue));
 }
 

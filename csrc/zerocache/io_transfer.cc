@@ -35,9 +35,9 @@ Transfer::Next Transfer::advance(ssize_t result, const std::string& path) {
 }
 
 Transfer::Next Transfer::idle(Next next, const std::string& path) {
-  if (++idle_calls_ < kMostIdleCalls) return next;
+  if (++idle_calls_ < kMaxIdleCalls) return next;
   status_ = Status(Code::kResource, describe(path) + ": no progress in " +
-                                        std::to_string(kMostIdleCalls) + " attempts");
+                                        std::to_string(kMaxIdleCalls) + " attempts");
   return Next::kDone;
 }
 

@@ -24,7 +24,7 @@ class Transfer {
     kDone,   // status() says how it ended
   };
   // Calls that may pass without a byte before it is given up.
-  static constexpr int kMostIdleCalls = 1000;
+  static constexpr int kMaxIdleCalls = 1000;
 
   Transfer() = default;
   // A call may only begin at a multiple of `unit` bytes.

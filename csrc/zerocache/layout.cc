@@ -16,7 +16,7 @@ std::uint64_t touched(std::uint64_t offset, std::uint64_t bytes, std::uint64_t p
 }
 
 // Far above what fits in any machine, and far below where sums of offsets overflow.
-constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 56;
+constexpr std::uint64_t kMaxBytes = std::uint64_t{1} << 56;
 
 }  // namespace
 
@@ -25,7 +25,7 @@ Result<Layout> Layout::make(const std::vector<TensorSpec>& tensors, std::size_t 
     return Status(Code::kInvalidArgument, "a page of " + std::to_string(page_bytes) +
                                               " bytes: it must be a power of two from " +
                                               std::to_string(kIoAlignment) + " to " +
-                                              std::to_string(kMostPageBytes));
+                                              std::to_string(kMaxPageBytes));
   }
   Layout layout;
   layout.page_bytes_ = page_bytes;
@@ -37,7 +37,7 @@ Result<Layout> Layout::make(const std::vector<TensorSpec>& tensors, std::size_t 
 }
 
 std::uint64_t Layout::max_bytes() const {
-  return std::min<std::uint64_t>(kMostBytes, std::uint64_t{kNoPage - 1} * page_bytes_);
+  return std::min<std::uint64_t>(kMaxBytes, std::uint64_t{kNoPage - 1} * page_bytes_);
 }
 
 Status Layout::check(const TensorSpec& tensor) const {
@@ -81,7 +81,7 @@ Result<std::uint32_t> Layout::append(const TensorSpec& tensor) {
     if (moves_on) region.gaps += gap;
   } else {
     const std::uint64_t least =
-        std::max<std::uint64_t>(region.all, std::uint64_t{kLeastRegion} * page_bytes_);
+        std::max<std::uint64_t>(region.all, std::uint64_t{kMinRegion} * page_bytes_);
     region.end = range_end_;
     region.limit = std::min(range_end_ + least, max_bytes());
   }

@@ -6,7 +6,7 @@
 // A page holds elements of one size, so that what belongs to a page element by element, as the
 // state of an optimizer, lies on pages too (state_layout.h). Each element size has a region of the
 // range, in which its tensors follow one another. Where a region is full and another lies behind
-// it, a new one begins at the range's end, as long as all of that size before, kLeastRegion pages
+// it, a new one begins at the range's end, as long as all of that size before, kMinRegion pages
 // at least. Pages that no tensor touches are numbers and addresses, and take no memory anywhere.
 //
 // A tensor moves on to the next page's start where it would otherwise touch a page more than it
@@ -36,7 +36,7 @@ namespace taco::zerocache {
 
 inline constexpr std::size_t kTensorAlignment = 64;
 inline constexpr std::uint64_t kGapShare = 72;
-inline constexpr std::uint32_t kLeastRegion = 256;
+inline constexpr std::uint32_t kMinRegion = 256;
 
 struct TensorSpec {
   std::string name;

@@ -10,10 +10,10 @@ namespace {
 
 constexpr std::uint64_t kManifestMagic = 0x3154534e414d4354;  // "TCMANST1"
 constexpr std::size_t kChecksumBytes = sizeof(std::uint64_t);
-constexpr std::size_t kLeastTensorBytes = 4 + 8 + 8;
+constexpr std::size_t kMinTensorBytes = 4 + 8 + 8;
 constexpr std::size_t kDimensionBytes = 8 + 8;
 constexpr std::size_t kSavedPageBytes = 4 + 4 + 8;
-constexpr std::size_t kLeastFileBytes = 4;
+constexpr std::size_t kMinFileBytes = 4;
 
 // Whether every number refers to something that is there.
 bool fits_together(const Manifest& manifest) {
@@ -100,7 +100,7 @@ Result<Manifest> decode_manifest(std::span<const std::byte> bytes, const std::st
   manifest.serial = record.u64();
   manifest.store = record.u64();
   manifest.page_bytes = record.u64();
-  manifest.tensors.resize(record.count(kLeastTensorBytes));
+  manifest.tensors.resize(record.count(kMinTensorBytes));
   for (SavedTensor& tensor : manifest.tensors) {
     tensor.name = record.text();
     tensor.bytes = record.u64();
@@ -113,7 +113,7 @@ Result<Manifest> decode_manifest(std::span<const std::byte> bytes, const std::st
     page.index = record.u32();
     page.checksum = record.u64();
   }
-  manifest.files.resize(record.count(kLeastFileBytes));
+  manifest.files.resize(record.count(kMinFileBytes));
   for (std::string& name : manifest.files) name = record.text();
   manifest.note = record.text();
   const bool whole = record.ok() && record.left() == kChecksumBytes;

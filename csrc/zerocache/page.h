@@ -28,10 +28,10 @@ inline constexpr std::size_t kIoAlignment = 4096;
 
 // Bytes of a page unless the store is told otherwise.
 inline constexpr std::size_t kPageBytes = std::size_t{4} << 20;
-inline constexpr std::size_t kMostPageBytes = std::size_t{1} << 30;
+inline constexpr std::size_t kMaxPageBytes = std::size_t{1} << 30;
 
 constexpr bool valid_page_bytes(std::size_t bytes) {
-  return bytes >= kIoAlignment && bytes <= kMostPageBytes && (bytes & (bytes - 1)) == 0;
+  return bytes >= kIoAlignment && bytes <= kMaxPageBytes && (bytes & (bytes - 1)) == 0;
 }
 
 }  // namespace taco::zerocache

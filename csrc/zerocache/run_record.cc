@@ -9,7 +9,7 @@ namespace {
 // A program that never ends its run (a training loop without an optimizer) takes no memory for
 // that: what is kept for a page, and for a store without any.
 constexpr std::size_t kEntriesOfPage = 32;
-constexpr std::size_t kLeastEntries = std::size_t{1} << 16;
+constexpr std::size_t kMinEntries = std::size_t{1} << 16;
 
 constexpr std::uint64_t kSettledFrom = 3;  // runs
 
@@ -61,7 +61,7 @@ std::vector<std::uint32_t> residency_over(const RunRecord& run, std::span<const 
 }
 
 RunRecorder::RunRecorder(std::size_t pages)
-    : max_entries_(kLeastEntries + kEntriesOfPage * pages), resident_(pages, 0) {}
+    : max_entries_(kMinEntries + kEntriesOfPage * pages), resident_(pages, 0) {}
 
 void RunRecorder::begin_run(const std::string& name, Time now) {
   run_ = &runs_[name];

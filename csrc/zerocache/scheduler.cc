@@ -12,10 +12,10 @@ namespace {
 // One in so many of all pages that a run fetches may be on its way, or waiting in the place of
 // another page: so much more is moved at most than if every page came at the last moment.
 constexpr std::size_t kShareAhead = 50;
-constexpr std::size_t kLeastAhead = 6;
+constexpr std::size_t kMinAhead = 6;
 // Frames of the device that pages which are changed there leave to those that come and go: at most,
 // and that share of all.
-constexpr std::uint32_t kMostForOthers = 4, kShareForOthers = 8;
+constexpr std::uint32_t kMaxForOthers = 4, kShareForOthers = 8;
 
 std::string with_bytes(std::size_t pages, std::size_t page_bytes) {
   return count_text(pages, "page") + " (" + size_text(pages * page_bytes) + ")";
@@ -107,7 +107,7 @@ void Scheduler::begin_run(const std::string& name) {
   course_ = course();
   if (course_[0] != expected[0] || course_[1] != expected[1]) renew_all();
   const std::size_t accesses = course_[0] == nullptr ? 0 : course_[0]->accesses();
-  look_ahead_ = std::max(kLeastAhead, accesses / kShareAhead);
+  look_ahead_ = std::max(kMinAhead, accesses / kShareAhead);
 }
 
 void Scheduler::end_run() {
@@ -123,7 +123,7 @@ Tier Scheduler::best_tier(PageId page) const {
   if (capacities_.device == 0 || !pages_.holds(page, Tier::kDevice)) return Tier::kHost;
   const bool twice = pages_.has(page, Tier::kHost) && pages_.has(page, Tier::kDevice);
   const std::size_t stay = pages_.evictable(Tier::kDevice, Residency::kSole).size();
-  const std::uint32_t others = std::min(kMostForOthers, capacities_.device / kShareForOthers);
+  const std::uint32_t others = std::min(kMaxForOthers, capacities_.device / kShareForOthers);
   return twice && stay + others >= capacities_.device ? Tier::kHost : Tier::kDevice;
 }
 

@@ -29,12 +29,12 @@ namespace taco::zerocache {
 
 using StripeId = std::uint32_t;
 
-inline constexpr std::size_t kLeastStripedPageBytes = std::size_t{64} << 10;
+inline constexpr std::size_t kMinStripedPageBytes = std::size_t{64} << 10;
 
 // A page size for stripes of at most `stripe` bytes, if there are not too many ranks for that.
 constexpr std::size_t striped_page_bytes(int ranks, std::size_t stripe = kPageBytes) {
   const std::size_t bytes = std::bit_floor(stripe / static_cast<std::size_t>(ranks));
-  return std::max(bytes, kLeastStripedPageBytes);
+  return std::max(bytes, kMinStripedPageBytes);
 }
 
 class Stripes {

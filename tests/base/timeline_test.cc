@@ -26,7 +26,7 @@ TEST(TimelineTest, shows_events_of_any_track_while_it_is_on) {
 TEST(TimelineTest, forgets_the_oldest_beyond_its_length) {
   enable(true);
   add({.name = "oldest"});
-  for (std::size_t i = 0; i < kMostEvents; ++i) add({.name = "n"});
+  for (std::size_t i = 0; i < kMaxEvents; ++i) add({.name = "n"});
   enable(false);
   EXPECT_EQ(chrome_json().find("oldest"), std::string::npos);
   enable(true);

@@ -81,7 +81,7 @@ bool check_checksum(bool small) {
   if (!small) lengths.insert(lengths.end(), {1000003, (std::size_t{64} << 20) + 13});
   std::vector<std::uint8_t> bytes(lengths.back());
   for (std::uint8_t& byte : bytes) byte = static_cast<std::uint8_t>(random() >> 20);
-  DeviceArray<std::uint32_t> result(1), workspace(kMostChecksumParts);
+  DeviceArray<std::uint32_t> result(1), workspace(kMaxChecksumParts);
   for (const std::size_t length : lengths) {
     for (const std::size_t shift : {0, 1, 7, 15}) {
       const std::vector<std::uint8_t> part(bytes.begin(), bytes.begin() + length);

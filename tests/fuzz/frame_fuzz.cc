@@ -27,7 +27,7 @@ void read_neighbour(std::span<const std::byte> frame) {
   if (!message) return;
   if ((message->mac[0] & std::byte{1}) != std::byte{0} || is_nobodys(message->subject)) abort();
   if (message->kind != NeighbourMessage::Kind::kSolicitation) return;
-  std::array<std::byte, kMostNeighbourFrame> answer;
+  std::array<std::byte, kMaxNeighbourFrame> answer;
   const std::size_t bytes = write_advertisement({std::byte{2}}, message->subject, *message, answer);
   const auto read = parse_neighbour_message(std::span(answer).first(bytes));
   if (!read || read->kind != NeighbourMessage::Kind::kAdvertisement) abort();
@@ -38,8 +38,8 @@ void read_neighbour(std::span<const std::byte> frame) {
 void read_refusal(std::span<const std::byte> frame) {
   const auto refused = parse_icmp_refusal(frame);
   if (!refused) return;
-  constexpr std::size_t kLeast = 14 + 20 + 8 + 20 + 8;
-  if (refused->refusal.quoted.size() + kLeast > frame.size()) abort();
+  constexpr std::size_t kMin = 14 + 20 + 8 + 20 + 8;
+  if (refused->refusal.quoted.size() + kMin > frame.size()) abort();
   if (is_ipv6(refused->source) != is_ipv6(refused->refusal.destination)) abort();
 }
 

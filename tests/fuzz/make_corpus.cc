@@ -24,7 +24,7 @@ namespace taco::harp {
 namespace {
 
 constexpr int kKinds = 32;  // of games: their first byte says who takes part
-constexpr std::size_t kMostPackets = 48;
+constexpr std::size_t kMaxPackets = 48;
 
 class Corpus {
  public:
@@ -53,7 +53,7 @@ void add_packets(Corpus corpus) {
   std::set<std::pair<std::byte, std::size_t>> known;
   cluster.network().set_tap([&](const SimNetwork::Departure& sent) {
     const bool is_new = known.insert({sent.bytes[0], sent.bytes.size() / 16}).second;
-    if (is_new && known.size() <= kMostPackets) corpus.add(sent.bytes);
+    if (is_new && known.size() <= kMaxPackets) corpus.add(sent.bytes);
   });
   for (const std::uint32_t node : {0u, 1u}) cluster[node].set_paths(2);
   std::vector<std::unique_ptr<Message>> messages;
@@ -134,10 +134,10 @@ void add_frames(Corpus corpus) {
     const std::vector<std::byte> refusal = refusal_of(frame, family == std::byte{6});
     if (!parse_icmp_refusal(refusal)) fail("make_corpus: a refusal that cannot be read");
     add(refusal);
-    std::vector<std::byte> question(kMostNeighbourFrame);
+    std::vector<std::byte> question(kMaxNeighbourFrame);
     question.resize(write_solicitation(kMac, own, own, question));
     add(question);
-    std::vector<std::byte> answer(kMostNeighbourFrame);
+    std::vector<std::byte> answer(kMaxNeighbourFrame);
     const auto asked = parse_neighbour_message(question);
     if (!asked) fail("make_corpus: a question that cannot be read");
     answer.resize(write_advertisement(kMac, own, *asked, answer));

@@ -48,7 +48,7 @@ class Game final : public SessionGame {
   void see(const SimNetwork::Departure& sent) override {
     Seen seen{sent.from, sent.to, Datagram(sent.bytes.begin(), sent.bytes.end())};
     std::vector<Seen>& first = wire::is_hello(seen.bytes) ? hellos_ : old_;
-    if (first.size() < kMostOld) first.push_back(seen);
+    if (first.size() < kMaxOld) first.push_back(seen);
     seen_.add(std::move(seen));
   }
 
@@ -150,7 +150,7 @@ class Game final : public SessionGame {
     cluster_.network().forge(copy->to, copy->from, datagram_of(header, quoted));
   }
 
-  static constexpr std::size_t kMostOld = 32;
+  static constexpr std::size_t kMaxOld = 32;
   Newest<Seen> seen_{128};
   std::vector<Seen> hellos_, old_;  // the first ones
 };

@@ -116,7 +116,7 @@ class SessionGame {
 
  protected:
   // Six messages of 20 kB at most, copies of small ones, records, and 16 paths.
-  static constexpr std::size_t kMostSessionBytes = 1 << 20;
+  static constexpr std::size_t kMaxSessionBytes = 1 << 20;
   static constexpr Time kLimit = 60 * kSecond;  // virtual
 
   SessionGame(const Input& input, std::uint8_t kind, std::uint32_t nodes, std::uint64_t seed,
@@ -153,7 +153,7 @@ class SessionGame {
     for (const std::uint32_t node : {0u, 1u}) {
       for (std::uint32_t other = 0; other < cluster_.size(); ++other) {
         const Session* const session = other != node ? cluster_[node].session(other) : nullptr;
-        if (session != nullptr && session->memory_bytes() > kMostSessionBytes) {
+        if (session != nullptr && session->memory_bytes() > kMaxSessionBytes) {
           fail("a session has grown");
         }
       }

@@ -56,7 +56,7 @@ std::vector<float> samples() {
   return all;
 }
 
-const int kExponents[] = {0, 1, -1, 12, -37, 100, kLeastF16Exponent, kMostF16Exponent};
+const int kExponents[] = {0, 1, -1, 12, -37, 100, kMinF16Exponent, kMaxF16Exponent};
 
 class ScaledHalfTest : public ::testing::TestWithParam<const Variant*> {
  protected:
@@ -194,10 +194,10 @@ TEST(ScaledHalf, TheExponentBringsTheLargestToTheTopWithoutOverflow) {
   for (std::uint32_t bits = 1; bits < 0x7F80'0000; bits += 4099) {
     const auto largest = std::bit_cast<float>(bits);
     const int exponent = f16_exponent(largest);
-    ASSERT_GE(exponent, kLeastF16Exponent);
-    ASSERT_LE(exponent, kMostF16Exponent);
+    ASSERT_GE(exponent, kMinF16Exponent);
+    ASSERT_LE(exponent, kMaxF16Exponent);
     ASSERT_LT(std::ldexp(static_cast<double>(largest), exponent), 65520) << largest;
-    if (exponent < kMostF16Exponent) {
+    if (exponent < kMaxF16Exponent) {
       ASSERT_GE(std::ldexp(static_cast<double>(largest), exponent + 1), 65520) << largest;
     }
   }

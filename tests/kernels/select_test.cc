@@ -138,11 +138,11 @@ TEST_P(SelectTest, TakesTheLargestOfRandomSumsAtEveryLength) {
 
 TEST_P(SelectTest, TakesTheLargestOfTheLongestBlock) {
   Random random(2);
-  const Floats residual = normal(kMostSelectable, random);
-  const Floats gradient = normal(kMostSelectable, random);
+  const Floats residual = normal(kMaxSelectable, random);
+  const Floats gradient = normal(kMaxSelectable, random);
   check(residual, gradient, 1);
-  check(residual, gradient, kMostSelectable / 100);
-  check(residual, gradient, kMostSelectable);
+  check(residual, gradient, kMaxSelectable / 100);
+  check(residual, gradient, kMaxSelectable);
 }
 
 // Bits of every kind, denormals and both zeros among them: every exponent is as likely.

@@ -127,7 +127,7 @@ TEST(RemoteFailure, NothingTouchesARegionThatWasRevokedInTheMiddle) {
 
 // More than may be on their way: the requests wait for them.
 TEST(RemoteFailure, AnswersThatAreFetchedLateHoldRequestsBackAndLoseNone) {
-  constexpr std::size_t kCount = 3 * kMostRequests - 4;
+  constexpr std::size_t kCount = 3 * kMaxRequests - 4;
   RemotePair pair(12);
   pair.connect_both();
   Bytes memory(kCount);
@@ -145,7 +145,7 @@ TEST(RemoteFailure, AnswersThatAreFetchedLateHoldRequestsBackAndLoseNone) {
     pair.ends[1]->hear_st(pair.cluster[1].id_of(0), request, pair.in_turn(1));
   }
   const auto written = std::count(memory.begin(), memory.end(), std::byte{1});
-  EXPECT_EQ(written, static_cast<std::ptrdiff_t>(2 * kMostRequests));
+  EXPECT_EQ(written, static_cast<std::ptrdiff_t>(2 * kMaxRequests));
   std::vector<harp::RecvRequest> answers(kCount);
   std::vector<AnswerBytes> texts(kCount);
   for (std::size_t i = 0; i < kCount; ++i) {

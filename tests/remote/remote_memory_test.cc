@@ -9,7 +9,7 @@
 namespace taco::remote {
 namespace {
 
-const std::vector<std::size_t> kSizes = {1, 16, kMostCarried, kMostCarried + 1, 5000, 300'000};
+const std::vector<std::size_t> kSizes = {1, 16, kMaxCarried, kMaxCarried + 1, 5000, 300'000};
 constexpr std::size_t kGuard = 64;
 
 std::size_t all_of(const std::vector<std::size_t>& sizes) {
@@ -116,7 +116,7 @@ TEST(RemoteMemory, LongOperationsBecomeSeveralRequests) {
 TEST(RemoteMemory, AnyNumberOfOperationsMayBeStarted) {
   RemotePair pair(6);
   pair.connect_both();
-  constexpr std::size_t kCount = 10 * kMostRequests, kSize = 2000;
+  constexpr std::size_t kCount = 10 * kMaxRequests, kSize = 2000;
   Bytes memory(kCount * kSize);
   const Handle handle = pair.expose(1, memory);
   for (std::size_t i = 0; i < kCount; ++i) {

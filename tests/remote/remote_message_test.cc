@@ -93,7 +93,7 @@ TEST(RemoteMessage, AnAnswerComesAsItWentAndLongTextsAreCut) {
   EXPECT_EQ(why.message(), "it was revoked");
   const Status cut = through(Status(Code::kInvalidArgument, std::string(2000, 'x')));
   EXPECT_EQ(cut.code(), Code::kInvalidArgument);
-  EXPECT_EQ(cut.message(), std::string(kMostAnswerBytes - 2, 'x'));
+  EXPECT_EQ(cut.message(), std::string(kMaxAnswerBytes - 2, 'x'));
 }
 
 TEST(RemoteMessage, WhatIsNoAnswerIsAMismatchAndNoSuccess) {

@@ -213,7 +213,7 @@ bool CampaignFaults::is_met(std::uint32_t node) {
 }
 
 void CampaignFaults::renew_address() {
-  if (cluster_[renewing_].is_dead() || renewals_ == kMostRenewals || !is_met(renewing_)) return;
+  if (cluster_[renewing_].is_dead() || renewals_ == kMaxRenewals || !is_met(renewing_)) return;
   SimNic& nic = cluster_[renewing_].sim_nic();
   const auto used = std::max(plan_.paths, 3u);
   const std::uint32_t address = nic.now_at(static_cast<std::uint32_t>(random_.below(used)));

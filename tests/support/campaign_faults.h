@@ -25,7 +25,7 @@ class CampaignFaults {
   // Nobody dies any more, nor changes its address: who has said goodbye is not asked to follow.
   void end_deaths() {
     death_ = kNever;
-    renewals_ = kMostRenewals;
+    renewals_ = kMaxRenewals;
   }
   // All is said and done: whose turns were slow is as fast as any.
   void speed_up();
@@ -37,7 +37,7 @@ class CampaignFaults {
 
  private:
   static constexpr std::uint32_t kNobody = UINT32_MAX;
-  static constexpr std::uint32_t kMostRenewals = 5;
+  static constexpr std::uint32_t kMaxRenewals = 5;
   struct Pair {
     std::uint32_t from = 0, to = 0;
   };

@@ -4,11 +4,11 @@ namespace taco::harp {
 namespace {
 
 // A session holds copies of small messages, within windows, and pieces, within limits.
-constexpr std::size_t kMostSessionBytes = 4 << 20;
+constexpr std::size_t kMaxSessionBytes = 4 << 20;
 constexpr std::size_t kIdleSessionBytes = 4096, kIdlePathBytes = 1024, kKeyBytes = 4096;
 constexpr Duration kRecent = 2 * kSecond;
 // Steps of the simulation in a row in which nobody sends and nothing arrives.
-constexpr std::uint64_t kMostSilentSteps = 2000;
+constexpr std::uint64_t kMaxSilentSteps = 2000;
 // Turns of a process that has nothing to do, for each other process: ticks, what a path that comes
 // back has to try, and challenges by paths that are dead. Who asks whether a peer is still there
 // asks by each path.
@@ -99,7 +99,7 @@ void Invariants::check_credit(std::uint32_t node, std::uint32_t other) {
   }
   const std::size_t bytes = from->memory_bytes();
   max_session_bytes_ = std::max(max_session_bytes_, bytes);
-  if (bytes > kMostSessionBytes) {
+  if (bytes > kMaxSessionBytes) {
     fail(pair_text(node, other) + "a session of " + std::to_string(bytes) + " bytes");
   }
 }
@@ -137,7 +137,7 @@ void Invariants::check_pace() {
   silent_steps_ = packets == packets_ ? silent_steps_ + 1 : 0;
   packets_ = packets;
   max_silent_steps_ = std::max(max_silent_steps_, silent_steps_);
-  if (silent_steps_ > kMostSilentSteps) fail("timers run, and nothing is sent");
+  if (silent_steps_ > kMaxSilentSteps) fail("timers run, and nothing is sent");
 }
 
 void Invariants::begin_idle() {

@@ -49,7 +49,7 @@ class FrameCable {
       std::deque<Bytes>& queue = cable_.to_[side_];
       std::size_t filled = 0;
       while (filled < frames.size() && !queue.empty()) {
-        EXPECT_LT(held_.size(), kMostHeld);
+        EXPECT_LT(held_.size(), kMaxHeld);
         held_.push_back(std::move(queue.front()));
         queue.pop_front();
         frames[filled++] = {held_.back(), false};

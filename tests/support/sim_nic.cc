@@ -10,14 +10,14 @@ namespace {
 constexpr std::size_t kAddresses = 8;
 constexpr std::size_t kOverhead = 832;  // what the kernel charges a datagram beyond its bytes
 constexpr Duration kDmaDelay = 30 * kMicrosecond;
-constexpr std::size_t kMostMerged = 44;  // datagrams in one super-packet
+constexpr std::size_t kMaxMerged = 44;  // datagrams in one super-packet
 
 }  // namespace
 
 SimNic::SimNic(SimNetwork& network, const SimNicOptions& options)
     : network_(network), ports_(options.ports), spare_ports_(options.spare_ports) {
   const SimFaults& faults = network.faults();
-  capabilities_.gso_segments = faults.gso ? kMostMerged : 1;
+  capabilities_.gso_segments = faults.gso ? kMaxMerged : 1;
   capabilities_.asynchronous_return = faults.asynchronous_return;
   capabilities_.receive_buffer = faults.receive_buffer;
   capabilities_.packet_overhead = kOverhead;
@@ -235,7 +235,7 @@ std::size_t SimNic::receive_st(std::span<RxPacket> packets) {
     while (!received_.empty() && received_.front().from == from &&
            received_.front().local_path == local_path && whole &&
            received_.front().bytes->size() <= stride &&
-           segments < (network_.faults().gro ? kMostMerged : 1)) {
+           segments < (network_.faults().gro ? kMaxMerged : 1)) {
       const std::vector<std::byte>& bytes = *received_.front().bytes;
       view.insert(view.end(), bytes.begin(), bytes.end());
       whole = bytes.size() == stride;

@@ -165,10 +165,8 @@ TEST(Manifest, WhatDoesNotFitTogetherIsRefused) {
   EXPECT_TRUE(refused([](Manifest& m) { m.tensors[2].form.strides[2] = 4; }));
   EXPECT_TRUE(refused([](Manifest& m) { m.tensors[1].form.shape[0] = 1; }));
   EXPECT_TRUE(refused([](Manifest& m) { m.tensors[0].form = {"", {1}, {1}}; }));
-  constexpr std::uint64_t kMost = ~std::uint64_t{0};
-  EXPECT_TRUE(refused([](Manifest& m) {
-    m.tensors[2].form = {"int8", {kMost, kMost}, {1, kMost}};
-  }));
+  constexpr std::uint64_t kMax = ~std::uint64_t{0};
+  EXPECT_TRUE(refused([](Manifest& m) { m.tensors[2].form = {"int8", {kMax, kMax}, {1, kMax}}; }));
   EXPECT_TRUE(refused([](Manifest& m) { m.pages[1].file = 2; }));
   EXPECT_TRUE(refused([](Manifest& m) { m.files[0] = "../elsewhere"; }));
   EXPECT_TRUE(refused([](Manifest& m) { m.files[0] = ""; }));

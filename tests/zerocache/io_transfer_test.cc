@@ -56,7 +56,7 @@ TEST(Transfer, GivesUpWhenNothingEverMoves) {
     Transfer transfer(request(IoRequest::Kind::kWrite), kIoAlignment);
     int calls = 1;
     while (transfer.advance(result, "f") != Next::kDone) ASSERT_LT(++calls, 10'000);
-    EXPECT_EQ(calls, Transfer::kMostIdleCalls);
+    EXPECT_EQ(calls, Transfer::kMaxIdleCalls);
     EXPECT_EQ(transfer.status().code(), Code::kResource);
     EXPECT_NE(transfer.status().message().find("no progress"), std::string::npos);
   }
@@ -64,9 +64,9 @@ TEST(Transfer, GivesUpWhenNothingEverMoves) {
 
 TEST(Transfer, ProgressStartsTheCountOfIdleCallsAnew) {
   Transfer transfer(request(), kIoAlignment);
-  for (int i = 1; i < Transfer::kMostIdleCalls; ++i) transfer.advance(-EINTR, "f");
+  for (int i = 1; i < Transfer::kMaxIdleCalls; ++i) transfer.advance(-EINTR, "f");
   EXPECT_EQ(transfer.advance(kIoAlignment, "f"), Next::kCall);
-  for (int i = 1; i < Transfer::kMostIdleCalls; ++i) {
+  for (int i = 1; i < Transfer::kMaxIdleCalls; ++i) {
     EXPECT_EQ(transfer.advance(-EINTR, "f"), Next::kCall);
   }
 }

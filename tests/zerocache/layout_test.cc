@@ -14,7 +14,7 @@ namespace taco::zerocache {
 namespace {
 
 constexpr std::size_t kPage = 4096;
-constexpr double kMostWaste = 0.03;
+constexpr double kMaxWaste = 0.03;
 
 std::vector<TensorSpec> named(const std::vector<std::size_t>& bytes) {
   std::vector<TensorSpec> tensors;
@@ -83,7 +83,7 @@ void check(const Layout& layout, const std::vector<TensorSpec>& tensors) {
     EXPECT_NEAR(layout.waste(), waste, 1e-12);
   }
   if (many) {
-    EXPECT_LT(layout.waste(), kMostWaste);
+    EXPECT_LT(layout.waste(), kMaxWaste);
   }
 }
 
@@ -238,7 +238,7 @@ TEST(Layout, ThreePercentHoldWhereSizesTakeTurnsAndRegionsAreLeft) {
     check(layout, tensors);
     std::uint64_t bytes = 0;
     for (const TensorSpec& tensor : tensors) bytes += tensor.bytes;
-    EXPECT_LT(layout.bytes(), 4 * bytes + 2 * kLeastRegion * kPage);
+    EXPECT_LT(layout.bytes(), 4 * bytes + 2 * kMinRegion * kPage);
   }
 }
 

@@ -18,7 +18,7 @@ namespace {
 constexpr int kRuns = 8;
 constexpr std::uint32_t kOperators = 12;
 // Runs of so few operators and pages need far fewer.
-constexpr std::uint64_t kMostCopies = 1000;
+constexpr std::uint64_t kMaxCopies = 1000;
 
 class Campaign {
  public:
@@ -44,7 +44,7 @@ class Campaign {
       const SimulatedRun ran = simulator.run(below(5) == 0 ? "eval" : "train", uses);
       if (!simulator.faults().empty()) return first_fault(simulator);
       const auto moved = std::accumulate(std::begin(ran.copies), std::end(ran.copies), 0ul);
-      if (moved > kMostCopies) return std::to_string(moved) + " copies in one run";
+      if (moved > kMaxCopies) return std::to_string(moved) + " copies in one run";
     }
     return "";
   }

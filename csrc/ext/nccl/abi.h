@@ -33,7 +33,7 @@ using ProfilerCallback = Result (*)(void** event, int type, void* parent, std::i
                                     void* data);
 
 inline constexpr std::size_t kHandleBytes = 128;
-inline constexpr std::size_t kMostRequests = 32;  // under way on a comm, times maxRecvs
+inline constexpr std::size_t kMaxRequests = 32;  // under way on a comm, times maxRecvs
 
 // Kinds of memory: of the host, of a GPU, of a GPU by dma-buf.
 enum Pointer : int { kPointerHost = 1, kPointerCuda = 2, kPointerDmaBuf = 4 };

@@ -1,5 +1,5 @@
 // One connection of NCCL's, in one direction: a channel between two processes, and at most
-// abi::kMostRequests requests under way on it.
+// abi::kMaxRequests requests under way on it.
 //
 // A request that test() has found done is final: a send's memory is not read again, nor is a
 // receive's written. A send is done when the other process has the message, or this one a copy of
@@ -70,7 +70,7 @@ class Comm {
   const Drives drives_;
   std::mutex mutex_;  // guards all below
   std::vector<std::unique_ptr<Region>> regions_;
-  std::array<Request, abi::kMostRequests> requests_;
+  std::array<Request, abi::kMaxRequests> requests_;
   std::size_t next_ = 0;  // where a free request is looked for first
   Status failure_;        // the first one, by which the connection has ended
 };

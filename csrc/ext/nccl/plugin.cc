@@ -26,7 +26,7 @@ using abi::DeviceHandle;
 char device_name[] = "harp0";
 // NCCL's own guess where a link does not say.
 constexpr int kMbitsOfUnknownLinks = 10'000;
-constexpr int kMostComms = 65'536;
+constexpr int kMaxComms = 65'536;
 
 struct Network {
   std::mutex mutex;  // guards the rest
@@ -87,11 +87,11 @@ abi::Result get_properties(int dev, Properties* props) {
   props->guid = links.number;
   props->ptrSupport = abi::kPointerHost;
   props->speed = links.mbits > 0 ? links.mbits : kMbitsOfUnknownLinks;
-  props->maxComms = kMostComms;
+  props->maxComms = kMaxComms;
   props->maxRecvs = 1;
   props->vProps.ndevs = 1;
-  props->maxP2pBytes = kMostMessageBytes;
-  props->maxCollBytes = kMostMessageBytes;
+  props->maxP2pBytes = kMaxMessageBytes;
+  props->maxCollBytes = kMaxMessageBytes;
   if constexpr (requires { props->maxMultiRequestSize; }) props->maxMultiRequestSize = 1;
   if constexpr (requires { props->railId; }) props->railId = props->planeId = -1;
   return abi::kSuccess;

@@ -174,9 +174,9 @@ std::string Endpoint::describe(Peer peer) const { return state_->stack->describe
 
 std::unique_ptr<Transfer::State> Endpoint::State::refuse(std::size_t bytes) const {
   Status why = usable();
-  if (why.ok() && bytes > kMostMessageBytes) {
+  if (why.ok() && bytes > kMaxMessageBytes) {
     why = taco::invalid("a message of " + std::to_string(bytes) + " bytes: at most " +
-                        std::to_string(kMostMessageBytes) + " travel at once");
+                        std::to_string(kMaxMessageBytes) + " travel at once");
   }
   return why.ok() ? nullptr : std::make_unique<Transfer::State>(std::move(why));
 }

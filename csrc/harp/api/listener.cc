@@ -29,7 +29,7 @@ using taco::Time;
 // A guest that has not said all that it has to say within this time goes. So does the first of too
 // many.
 constexpr Duration kGuestsTime = 5 * taco::kSecond;
-constexpr std::size_t kMostGuests = 64;
+constexpr std::size_t kMaxGuests = 64;
 constexpr int kBacklog = 1024;
 
 Status socket_failure(const char* what) {
@@ -70,7 +70,7 @@ std::vector<taco::harp::Endpoint> places_of(const std::string& address, std::uin
     const auto same = [&](const auto& place) {
       return taco::harp::same_host_address(place, path.endpoint);
     };
-    if (places.size() < kMostTicketHosts && std::ranges::none_of(places, same)) {
+    if (places.size() < kMaxTicketHosts && std::ranges::none_of(places, same)) {
       places.push_back(path.endpoint);
     }
   }
@@ -125,18 +125,18 @@ struct Listener::State {
 };
 
 std::size_t Listener::State::Guest::whole() const {
-  if (said.size() < sizeof(NoteLength)) return sizeof(NoteLength) + kMostNoteBytes;
+  if (said.size() < sizeof(NoteLength)) return sizeof(NoteLength) + kMaxNoteBytes;
   NoteLength length;
   std::memcpy(&length, said.data(), sizeof length);
   return sizeof length + length;
 }
 
 bool Listener::State::Guest::listen() {
-  std::array<char, sizeof(NoteLength) + kMostNoteBytes> heard;
+  std::array<char, sizeof(NoteLength) + kMaxNoteBytes> heard;
   const ssize_t bytes = recv(socket.get(), heard.data(), heard.size(), MSG_DONTWAIT);
   if (bytes <= 0) return bytes == 0 || (errno != EAGAIN && errno != EINTR);
   said.insert(said.end(), heard.data(), heard.data() + bytes);
-  return said.size() >= whole() || whole() > sizeof(NoteLength) + kMostNoteBytes;
+  return said.size() >= whole() || whole() > sizeof(NoteLength) + kMaxNoteBytes;
 }
 
 // Meetings that nobody has taken are none.
@@ -203,7 +203,7 @@ void Listener::State::let_in() {
   const ssize_t sent = send(guest.socket.get(), guest.challenge.data(), guest.challenge.size(),
                             MSG_DONTWAIT | MSG_NOSIGNAL);
   if (sent != static_cast<ssize_t>(guest.challenge.size())) return;
-  if (guests_.size() >= kMostGuests) guests_.erase(guests_.begin());
+  if (guests_.size() >= kMaxGuests) guests_.erase(guests_.begin());
   guests_.push_back(std::move(guest));
 }
 

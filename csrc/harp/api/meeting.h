@@ -15,7 +15,7 @@ namespace harp {
 
 // Before each note: its length, sealed.
 using NoteLength = std::uint16_t;
-inline constexpr std::size_t kMostNoteBytes = 2048;
+inline constexpr std::size_t kMaxNoteBytes = 2048;
 std::string framed(const std::string& sealed);
 
 // The listener's part.

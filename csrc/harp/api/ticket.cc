@@ -30,7 +30,7 @@ struct Record {
   std::uint16_t version;
   std::uint16_t unused;
   Secret secret;
-  Place places[kMostTicketHosts];
+  Place places[kMaxTicketHosts];
   std::uint32_t checksum;  // of all before
 };
 static_assert(sizeof(Record) == Listener::kTicketBytes, "a ticket has no padding");
@@ -54,7 +54,7 @@ std::string encode(const Ticket& ticket) {
   record.magic = kMagic;
   record.version = kVersion;
   record.secret = ticket.secret;
-  for (std::size_t i = 0; i < std::min(ticket.places.size(), kMostTicketHosts); ++i) {
+  for (std::size_t i = 0; i < std::min(ticket.places.size(), kMaxTicketHosts); ++i) {
     record.places[i] = {taco::harp::mapped_address(ticket.places[i]),
                         taco::harp::wire_port_of(ticket.places[i])};
   }

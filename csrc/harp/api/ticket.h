@@ -23,11 +23,11 @@
 
 namespace harp {
 
-inline constexpr std::size_t kMostTicketHosts = 2;
+inline constexpr std::size_t kMaxTicketHosts = 2;
 
 struct Ticket {
   taco::harp::Secret secret{};
-  // Where it listens, the nearest first: ports and all, kMostTicketHosts at most.
+  // Where it listens, the nearest first: ports and all, kMaxTicketHosts at most.
   std::vector<taco::harp::Endpoint> places;
 };
 

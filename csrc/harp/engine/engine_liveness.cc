@@ -88,10 +88,10 @@ Time Liveness::examine(Peer& peer, Time now, int* probes) {
     suspicion.requests_seen = peer.requests;
     suspicion.looks = 0;
   }
-  const Duration look = std::min(kLook * (1 + suspicion.looks / 8), kMostLook);
+  const Duration look = std::min(kLook * (1 + suspicion.looks / 8), kMaxLook);
   const Time quiet_since = std::max(session->last_heard(), suspicion.last_probe);
   if (now - quiet_since < look) return quiet_since + look;
-  if (*probes < kMostProbesATick) {
+  if (*probes < kMaxProbesATick) {
     ++*probes;
     ++suspicion.looks;
     suspicion.last_probe = now;
@@ -108,7 +108,7 @@ Time Liveness::examine_suspect(Peer& peer, Time now) {
   }
   // Slower and slower: when refusals have run dry, the next may take a second to come.
   const Duration step =
-      std::clamp<Duration>((now - suspicion.since) / 4, kBurstStep, kMostBurstStep);
+      std::clamp<Duration>((now - suspicion.since) / 4, kBurstStep, kMaxBurstStep);
   if (now - suspicion.last_probe >= step) {
     suspicion.on_probe(now);
     peer.session->probe();

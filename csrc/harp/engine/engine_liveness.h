@@ -38,7 +38,7 @@ struct Suspicion {
   static constexpr std::uint32_t kRefusals = 3;
   static constexpr Duration kSilence = 100 * kMillisecond;
   static constexpr Duration kLongSilence = kSecond;
-  static constexpr Duration kMostExcused = 100 * kMillisecond;
+  static constexpr Duration kMaxExcused = 100 * kMillisecond;
 
   std::uint32_t refusals = 0;       // by the network
   bool partial = false;             // which has refused nothing yet on some of several ways
@@ -57,7 +57,7 @@ struct Suspicion {
   bool hint(std::uint32_t Suspicion::*count, Time now);
   // Bounded, or an engine that stalls again and again would never come to a verdict.
   void excuse(Duration stall) {
-    if (hints() > 0) excused = std::min(excused + stall, kMostExcused);
+    if (hints() > 0) excused = std::min(excused + stall, kMaxExcused);
   }
   void clear_if_heard(Time last_heard) {
     if (last_heard > since) refusals = resets = 0;
@@ -100,12 +100,12 @@ class Liveness {
   void on_gap_st(Duration gap);
 
   static constexpr Duration kLook = 20 * kMillisecond;
-  static constexpr Duration kMostLook = 200 * kMillisecond;
+  static constexpr Duration kMaxLook = 200 * kMillisecond;
   // The network answers at most 6 refusals to a host at once, then one a second: probing faster
   // or many peers at once would only use them up.
   static constexpr Duration kBurstStep = 3 * kMillisecond;
-  static constexpr Duration kMostBurstStep = 250 * kMillisecond;
-  static constexpr int kMostProbesATick = 16;
+  static constexpr Duration kMaxBurstStep = 250 * kMillisecond;
+  static constexpr int kMaxProbesATick = 16;
 
  private:
   static void on_tick(Timer& timer, Time now);

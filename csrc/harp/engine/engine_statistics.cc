@@ -107,7 +107,7 @@ void EngineLoop::describe_st(statistics::State& state) {
         totals[Counter::kPaths] += peer->session->paths().live();
       }
     }
-    if (state.rows.size() >= statistics::kMostRows) {
+    if (state.rows.size() >= statistics::kMaxRows) {
       totals.rows_left_out += peer->session == nullptr ? 1 : peer->session->paths().count();
       continue;
     }

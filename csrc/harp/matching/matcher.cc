@@ -138,9 +138,9 @@ void Matcher::recv(RecvRequest& request) {
   TACO_ASSERT(in.receive == nullptr, "two receives under one key");
   in.receive = &request;
   open_slot(request);
-  if (open_receives_ > kMostReceives) {
+  if (open_receives_ > kMaxReceives) {
     return finish_receive(
-        in, Status(Code::kResource, "more than " + std::to_string(kMostReceives) +
+        in, Status(Code::kResource, "more than " + std::to_string(kMaxReceives) +
                                         " receives from one process are open at a time"));
   }
   if (in.has_data) {

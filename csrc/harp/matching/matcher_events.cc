@@ -74,7 +74,7 @@ void Matcher::on_offer(const Offer& offer) {
   // An offer that a receive waits for is taken at once, and one we asked for costs no quota.
   const bool awaited = early != nullptr && early->receive != nullptr;
   const bool counted = early == nullptr;
-  if (!awaited && unmatched_ >= kMostUnmatched && !end_peer("offers and small messages")) return;
+  if (!awaited && unmatched_ >= kMaxUnmatched && !end_peer("offers and small messages")) return;
   if (counted && !may_keep_offer(offer.key.group)) return;
   Incoming& in = early != nullptr ? *early : insert(incoming_, offer.key);
   in.solicited = false;
@@ -167,7 +167,7 @@ void Matcher::hear(const Blocked& it) {
   const Group* known = groups_.find({it.group, 0});
   if (it.blocked == (known != nullptr && known->peer_blocked)) return;
   if (it.blocked && host_.over.contains(it.group)) return;  // no receive of it will be wanted
-  if (it.blocked && groups_blocked_ >= kMostUnmatched && !end_peer("groups without room")) return;
+  if (it.blocked && groups_blocked_ >= kMaxUnmatched && !end_peer("groups without room")) return;
   groups_blocked_ += it.blocked ? 1 : -1;
   group_of(it.group).peer_blocked = it.blocked;
   if (!it.blocked) return;
@@ -226,7 +226,7 @@ void Matcher::on_offered(SlotId slot) {
   if (request == nullptr) return;
   Incoming& in = *incoming_.find(request->key);
   if (in.offered) return;
-  if (overtaken_ >= kMostUnmatched && !end_peer("messages whose offers never come")) return;
+  if (overtaken_ >= kMaxUnmatched && !end_peer("messages whose offers never come")) return;
   ++in.overtaken;
   ++overtaken_;
 }

@@ -88,7 +88,7 @@ bool Matcher::may_keep(std::uint64_t id, std::size_t bytes) {
       group.kept_bytes + group.unreported_bytes + bytes > kEagerQuotaBytes) {
     return end_peer("small messages of one group");
   }
-  if (unmatched_ >= kMostUnmatched || unmatched_bytes_ + bytes > kMostUnmatchedBytes) {
+  if (unmatched_ >= kMaxUnmatched || unmatched_bytes_ + bytes > kMaxUnmatchedBytes) {
     return end_peer("offers and small messages");
   }
   return true;
@@ -212,7 +212,7 @@ void Matcher::check_counts() const {
 
 // May one more want or solicitation wait for its send?
 bool Matcher::may_keep_unserved() {
-  return unserved() < kMostReceives + kMostUnmatched || end_peer("wants");
+  return unserved() < kMaxReceives + kMaxUnmatched || end_peer("wants");
 }
 
 bool Matcher::end_peer(const std::string& excess) {

@@ -12,18 +12,18 @@ namespace taco::harp {
 
 class OverGroups {
  public:
-  static constexpr std::size_t kMost = 4096;
+  static constexpr std::size_t kMax = 4096;
 
   bool contains(std::uint64_t group) const { return known_.contains(group); }
   void add(std::uint64_t group) {
     if (!known_.insert(group).second) return;
-    if (order_.size() < kMost) {
+    if (order_.size() < kMax) {
       order_.push_back(group);
       return;
     }
     known_.erase(order_[oldest_]);
     order_[oldest_] = group;
-    oldest_ = (oldest_ + 1) % kMost;
+    oldest_ = (oldest_ + 1) % kMax;
   }
   std::size_t size() const { return known_.size(); }
 

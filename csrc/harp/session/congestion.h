@@ -112,7 +112,7 @@ Result<const CongestionOps*> congestion_named(std::string_view name);
 
 inline constexpr double kInitialWindow = 128;
 // Many senders into one short queue: each must be able to make do with little.
-inline constexpr double kLeastWindow = 4;
+inline constexpr double kMinWindow = 4;
 inline constexpr double kLargestWindow = 32768;
 
 }  // namespace taco::harp

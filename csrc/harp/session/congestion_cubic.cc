@@ -42,15 +42,15 @@ void cubic_on_loss(CongestionState& state, const AckSample& sample) {
   state.threshold_before_loss = static_cast<float>(state.slow_start_threshold);
   state.cubic.last_maximum =
       state.window < state.cubic.last_maximum ? state.window * (1 + kBeta) / 2 : state.window;
-  state.window = std::max(kLeastWindow, state.window * kBeta);
+  state.window = std::max(kMinWindow, state.window * kBeta);
   state.slow_start_threshold = state.window;
   state.cubic.epoch_start = 0;
   state.recovery_end = sample.next_number;
 }
 
 void cubic_on_silence(CongestionState& state) {
-  state.slow_start_threshold = std::max(kLeastWindow, state.window * kBeta);
-  state.window = kLeastWindow;
+  state.slow_start_threshold = std::max(kMinWindow, state.window * kBeta);
+  state.window = kMinWindow;
   state.cubic.epoch_start = 0;
 }
 

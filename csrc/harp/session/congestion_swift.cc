@@ -13,16 +13,16 @@ namespace {
 constexpr Duration kTargetDelay = 4 * kMillisecond;
 // On top of it for small windows. Flows that share a cable see one delay: where all had one target,
 // whoever began first would keep what it had; so the larger gives way to the smaller.
-constexpr double kForSmall = 66 * kMillisecond, kMostForSmall = 12 * kMillisecond;
-constexpr double kMostDecrease = 0.5;
+constexpr double kForSmall = 66 * kMillisecond, kMaxForSmall = 12 * kMillisecond;
+constexpr double kMaxDecrease = 0.5;
 constexpr double kGain = 0.8;
 
 // A window is narrowed by so many times the share of a round that was lost: small windows give way
 // as TCP's do, and one packet of thousands means little.
-constexpr double kLossGain = 30, kMostForLoss = 0.3;
+constexpr double kLossGain = 30, kMaxForLoss = 0.3;
 // A packet that gets lost while the queue is as good as empty is not lost for lack of room there,
 // and nobody is served by our giving way. But more than so much calls for it whatever its reason.
-constexpr double kLeastNoise = 0.001, kMostNoise = 0.1;
+constexpr double kMinNoise = 0.001, kMaxNoise = 0.1;
 constexpr double kEmpty = 0.25;                // of the longest queue that there was lately
 constexpr double kFew = 24, kHalfEmpty = 0.5;  // packets; not more than this of the longest
 constexpr Duration kAlwaysEmpty = 50 * kMicrosecond;
@@ -43,7 +43,7 @@ constexpr double kPace = 1.25, kPaceAtFirst = 2;
 
 Duration target_delay(double window) {
   return kTargetDelay +
-         static_cast<Duration>(std::min(kMostForSmall, kForSmall / std::sqrt(window)));
+         static_cast<Duration>(std::min(kMaxForSmall, kForSmall / std::sqrt(window)));
 }
 
 // The packets that a window may grow by in a round near the target, where the wire is busy anyway.
@@ -51,7 +51,7 @@ double step(double window) { return std::clamp(window / 8, 0.5, 16 + window / 32
 
 // After a loss, as TCP at first, and faster and faster while all goes well, for so many rounds; the
 // more so beside somebody who leaves nothing.
-constexpr std::uint16_t kMostRounds = 10'000;
+constexpr std::uint16_t kMaxRounds = 10'000;
 double careful_step(std::uint16_t rounds, bool competes) {
   return 1 + std::pow(rounds, 2) / (competes ? 256 : 512);
 }
@@ -59,11 +59,11 @@ double careful_step(std::uint16_t rounds, bool competes) {
 void swift_start(CongestionState& state) { state.window = kInitialWindow; }
 
 void narrow(CongestionState& state, double factor) {
-  state.window = std::max(kLeastWindow, state.window * factor);
+  state.window = std::max(kMinWindow, state.window * factor);
 }
 
 // The share of the window that is kept when so much of a round was lost.
-double kept(double loss) { return 1 - std::min(kMostForLoss, kLossGain * loss); }
+double kept(double loss) { return 1 - std::min(kMaxForLoss, kLossGain * loss); }
 
 double loss_of(const CongestionRound& round) {
   const double all = round.acked + round.lost;
@@ -102,8 +102,8 @@ Duration short_queue(const SwiftState& swift, double rate) {
 bool explains(const SwiftState& swift, double lost, double all, double in_a_run) {
   if (lost == 0) return true;
   if (swift.empty_all < kFewPackets) return false;
-  const double noise = std::min<double>(swift.empty_lost / swift.empty_all, kMostNoise);
-  if (noise < kLeastNoise) return false;
+  const double noise = std::min<double>(swift.empty_lost / swift.empty_all, kMaxNoise);
+  if (noise < kMinNoise) return false;
   const double expected = noise * all / in_a_run;  // runs
   return lost <= in_a_run * (1 + 2 * expected + 2 * std::sqrt(expected));
 }
@@ -132,7 +132,7 @@ void measure_noise(CongestionState& state, const CongestionRound& round, const A
   // A loss shows a round after the queue that made it.
   const bool is_empty = round.max_queue <= short_queue(swift, sample.rate);
   const bool was_empty = std::exchange(swift.was_empty, is_empty);
-  if (!is_empty || !was_empty || loss_of(round) > 2 * kMostNoise) return;
+  if (!is_empty || !was_empty || loss_of(round) > 2 * kMaxNoise) return;
   swift.empty_lost += static_cast<float>(round.lost);
   swift.empty_all += static_cast<float>(round.acked + round.lost);
   if (swift.has_lost && swift.empty_all >= kFewPackets &&
@@ -182,12 +182,12 @@ void yield(CongestionState& state, Time now, Duration delay, Duration target) {
   if (swift.yielded == 0 || state.window > swift.yielded_from) begin_yielding(state, delay);
   swift.yielded = std::min<std::uint8_t>(swift.yielded + 1, kYieldRounds);
   const double queue = static_cast<double>(delay);
-  narrow(state, std::max(kMostDecrease,
+  narrow(state, std::max(kMaxDecrease,
                          1 - kGain * static_cast<double>(delay - target) / std::max(queue, 1.0)));
   // Where it goes on from here, it does not double.
   state.slow_start_threshold = state.window;
   // Somebody who has just competed, and is soon back in the same queue with little, goes on.
-  const bool is_others = delay > target_delay(kLeastWindow) || has_just_competed(swift, now);
+  const bool is_others = delay > target_delay(kMinWindow) || has_just_competed(swift, now);
   const bool has_yielded =
       swift.yielded >= kYieldRounds && state.window <= kYielded * swift.yielded_from;
   if (is_others && has_yielded && queue_stays(swift, delay)) begin_spell(state, now);
@@ -200,7 +200,7 @@ void grow(CongestionState& state, const CongestionRound& round, const AckSample&
   if (slow_start && queue_is_short) {
     state.window = std::min(state.window + round.acked, state.slow_start_threshold);
   } else {
-    if (state.swift.careful < kMostRounds) ++state.swift.careful;
+    if (state.swift.careful < kMaxRounds) ++state.swift.careful;
     const double careful = careful_step(state.swift.careful, competes(state)),
                  usual = step(state.window);
     state.window +=

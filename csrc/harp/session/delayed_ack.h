@@ -29,7 +29,7 @@ class DelayedAck {
   static constexpr std::uint32_t kEvery = 48;  // packets
   static constexpr Duration kLongest = kMillisecond;
   static constexpr Duration kNextTurn = 1;
-  static constexpr std::uint8_t kMostHoles = wire::kMaxAckRanges / 2;
+  static constexpr std::uint8_t kMaxHoles = wire::kMaxAckRanges / 2;
 
   State state() const { return state_.state(); }
   bool due() const { return state_.is(State::kDue); }
@@ -46,11 +46,11 @@ class DelayedAck {
   }
   // Something is missing: its sender is told at once.
   void on_hole() {
-    if (holes_ < kMostHoles) ++holes_;
+    if (holes_ < kMaxHoles) ++holes_;
     hurry();
   }
   // With more of them, there would be no room to tell of all that has come.
-  bool is_pressing() const { return holes_ == kMostHoles; }
+  bool is_pressing() const { return holes_ == kMaxHoles; }
   void on_burst_end(Time now) {
     if (wanted_ >= kEvery + (ended_ ? kEvery : 0)) hurry();
     if (wanted_ == 0 || due()) return;

@@ -37,7 +37,7 @@ class DeliveryRate {
 
   static constexpr Duration kQueue = 100 * kMicrosecond;
   static constexpr std::uint32_t kPackets = 128;
-  static constexpr std::uint32_t kLeastTime = 50, kMostTime = 10'000'000;  // us
+  static constexpr std::uint32_t kMinTime = 50, kMaxTime = 10'000'000;  // us
   static constexpr float kNewest = 0.125F;
   static constexpr std::uint32_t kRemembered = 500;  // ms
 
@@ -51,8 +51,8 @@ class DeliveryRate {
   void note_interval(Time now, std::uint32_t number, const Arrival& arrival) {
     const std::uint32_t packets = number - since_, elapsed_us = arrival.at_us - since_us_;
     const bool is_queued = arrival.queue >= kQueue, goes_on = since_ != 0 && is_queued;
-    if (goes_on && (packets < kPackets || elapsed_us < kLeastTime)) return;
-    if (goes_on && elapsed_us <= kMostTime) {
+    if (goes_on && (packets < kPackets || elapsed_us < kMinTime)) return;
+    if (goes_on && elapsed_us <= kMaxTime) {
       count(now, static_cast<float>(packets) / static_cast<float>(elapsed_us));
     }
     since_ = is_queued ? number : 0;

@@ -23,7 +23,7 @@ void RoundTrip::split(Time now, std::uint32_t one_way_us, bool first) {
 void RoundTrip::on_sample(Time now, Duration rtt, Duration delay, std::uint32_t one_way_us,
                           bool alone) {
   const bool first = min_ == 0;  // by this way
-  const Duration bare = std::max<Duration>(rtt - std::min(delay, kMostDelay), 1);
+  const Duration bare = std::max<Duration>(rtt - std::min(delay, kMaxDelay), 1);
   if (now >= epoch_end_) {
     if (epoch_alone_) min_ = epoch_least_;
     epoch_least_ = 0;

@@ -56,7 +56,7 @@ class RoundTrip {
   static constexpr Duration kEpoch = 10 * kSecond;
   static constexpr std::uint32_t kDrift = 10;  // ms for one us: 100 us a second
   // For so long a peer holds an acknowledgement back; beyond that, it was kept from its core.
-  static constexpr Duration kMostDelay = kMillisecond;
+  static constexpr Duration kMaxDelay = kMillisecond;
 
  private:
   void split(Time now, std::uint32_t one_way_us, bool first);

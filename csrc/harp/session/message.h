@@ -103,7 +103,7 @@ struct BulkSend {
 
  private:
   std::uint32_t end_of_sendable() const {
-    return is_split() ? first_unit(segment_of(first_missing) + wire::kMostPartialSegments) : units;
+    return is_split() ? first_unit(segment_of(first_missing) + wire::kMaxPartialSegments) : units;
   }
   void add_lost(SegmentRange range);
   std::uint32_t first_unit(std::uint32_t segment) const {

@@ -15,7 +15,7 @@ namespace taco::harp {
 class Pacer {
  public:
   // The part of a round trip whose packets may leave at once after a pause.
-  static constexpr double kMostMissed = 0.125;
+  static constexpr double kMaxMissed = 0.125;
 
   // May a run leave? If not, it waits until deadline().
   bool admits(Time now) {
@@ -33,7 +33,7 @@ class Pacer {
   void on_sent(Time now, std::uint32_t packets, double rate, double window, Duration round_trip) {
     if (rate == 0) return;
     const auto turn = static_cast<double>(round_trip);
-    const Time missed = now - static_cast<Duration>(kMostMissed * turn);
+    const Time missed = now - static_cast<Duration>(kMaxMissed * turn);
     departs_ = std::max(departs_, missed) + static_cast<Duration>(turn * packets / (rate * window));
   }
 

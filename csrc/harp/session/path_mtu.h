@@ -63,7 +63,7 @@ class PathMtu {
   static constexpr Duration kFirstGrowth = 10 * kSecond;
   static constexpr Duration kLastGrowth = 600 * kSecond;
   // A round of a search; of one that nothing answers, each takes twice as long as the one before.
-  static constexpr Duration kLeastRound = 10 * kMillisecond;
+  static constexpr Duration kMinRound = 10 * kMillisecond;
   static constexpr Duration kLongestRound = 640 * kMillisecond;
 
  private:
@@ -75,7 +75,7 @@ class PathMtu {
   void begin(bool doubt);
   void next_round();
   void finish(Time now);
-  Duration patience() const { return std::min(kLeastRound << silence_, kLongestRound); }
+  Duration patience() const { return std::min(kMinRound << silence_, kLongestRound); }
   void note_silence() { silence_ = static_cast<std::uint8_t>(std::min(silence_ + 1, 8)); }
   std::size_t max_wanted() const { return doubting_ ? confirmed_ : limit_; }
   std::uint32_t candidate_below(std::size_t bytes) const;

@@ -8,7 +8,7 @@ Reassembly::Partial* Reassembly::find(const wire::Packet& piece) {
   for (Partial& partial : partial_) {
     if (partial.slot == piece.slot && partial.segment == piece.segment) return &partial;
   }
-  if (partial_.size() == kMostPartial) return nullptr;
+  if (partial_.size() == kMaxPartial) return nullptr;
   Partial& made =
       partial_.emplace_back(Partial{piece.slot, piece.segment, piece.fragment_of, 0, nullptr});
   made.missing = static_cast<std::uint32_t>(made.granules());

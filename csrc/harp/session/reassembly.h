@@ -34,7 +34,7 @@ class Reassembly {
   void trim();
   std::size_t memory_bytes() const;
 
-  static constexpr std::size_t kMostPartial = wire::kMostPartialSegments;
+  static constexpr std::size_t kMaxPartial = wire::kMaxPartialSegments;
 
  private:
   struct Partial {

@@ -12,7 +12,7 @@
 //   kReturning  less: it is being moved back                          kMeasuring
 //
 // Where all paths share one narrow link, no move brings anything: so after each in vain the next
-// one waits twice as long, and after kMostInVain there is none, until the paths come to carry much
+// one waits twice as long, and after kMaxInVain there is none, until the paths come to carry much
 // less than by then. Time in which any of them could send more if there were more to send does not
 // count: a path that is slow because little is sent by it is not known to be slow.
 //
@@ -54,7 +54,7 @@ class Repathing {
   // The peer, which does not lead, wishes one to be moved. False: not so soon after the last.
   bool may_oblige(Time now);
 
-  bool gave_up() const { return in_vain_ >= kMostInVain; }
+  bool gave_up() const { return in_vain_ >= kMaxInVain; }
   std::size_t memory_bytes() const { return kept_.capacity() * sizeof(Kept); }
 
   // How much time that counts passes between looks, up to twice as much: hosts that look at once
@@ -66,7 +66,7 @@ class Repathing {
   static constexpr Duration kPause = 20 * kMillisecond;
   static constexpr Duration kLongestMove = 200 * kMillisecond;
   static constexpr Duration kFirstWait = 50 * kMillisecond;
-  static constexpr std::uint32_t kMostInVain = 6;
+  static constexpr std::uint32_t kMaxInVain = 6;
   static constexpr double kBetter = 1.05;  // that much more is carried: worth the move
   static constexpr double kWorse = 0.98;   // that much less: back
   static constexpr double kFallen = 0.8;   // since it gave up: try again

@@ -20,7 +20,7 @@ inline constexpr std::size_t kGranule = 16;        // segments are multiples of 
 inline constexpr std::size_t kMinDatagram = 1200;  // every path carries this much
 inline constexpr std::size_t kTagBytes = 16;       // end a sealed packet
 // A receiver keeps the pieces of so many segments of a session, so a sender has no more begun.
-inline constexpr std::uint32_t kMostPartialSegments = 16;
+inline constexpr std::uint32_t kMaxPartialSegments = 16;
 
 // Packet numbers and acknowledgements belong to a path.
 enum class PathId : std::uint8_t {};

@@ -32,7 +32,7 @@ std::byte* PairLink::reserve(std::size_t bytes) {
 // May one more answer wait here? A peer that goes on asking and reads no answers is no honest one.
 bool PairLink::may_answer(std::size_t bytes) {
   answer_bytes_ += bytes;
-  if (answer_bytes_ <= kMostAnswerBytes) return true;
+  if (answer_bytes_ <= kMaxAnswerBytes) return true;
   break_off(
       "it reads nothing and goes on asking; its memory is damaged, or it is not what it says");
   return false;

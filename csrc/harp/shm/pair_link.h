@@ -81,8 +81,8 @@ class PairLink final : public ShmLink {
   // an honest peer that reads nothing of ours can cause. It has a pull or pieces under way for each
   // receive we told it of, and small messages within its quotas; its questions are few beside
   // these.
-  static constexpr std::size_t kMostAnswerBytes =
-      (kMostReceives + kMostUnmatched) * sizeof(ShmKeyRecord);
+  static constexpr std::size_t kMaxAnswerBytes =
+      (kMaxReceives + kMaxUnmatched) * sizeof(ShmKeyRecord);
 
   // The bulk transfer whose turn it is: the one with the least left to do, so that shorter
   // messages overtake longer ones and equal ones finish one after the other; now and then the

@@ -67,8 +67,8 @@ void PairLink::bulk(SendRequest& request, SlotId slot, bool) {
 }
 
 void PairLink::note_want(SlotId slot, bool places) {
-  constexpr std::size_t kMostSlots = 1 << 20;  // beyond, nothing is remembered
-  if (slot.index >= kMostSlots) return;
+  constexpr std::size_t kMaxSlots = 1 << 20;  // beyond, nothing is remembered
+  if (slot.index >= kMaxSlots) return;
   if (slot.index >= places_.size()) places_.resize(slot.index + 1);
   places_[slot.index] = places;
 }

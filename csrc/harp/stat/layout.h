@@ -5,7 +5,7 @@
 //
 //   offset 0     About: written before anybody can see the page, the same ever after
 //   offset 512   the sequence, odd while the rest is being written (a seqlock), in a line of its
-//   own offset 576   Totals offset 1088  Row, kMostRows times; Totals says how many there are
+//   own offset 576   Totals offset 1088  Row, kMaxRows times; Totals says how many there are
 //
 // Pure layout; any thread.
 #pragma once
@@ -21,7 +21,7 @@ namespace taco::harp::statistics {
 inline constexpr char kMemoryName[] = "taco-harp-stat";
 inline constexpr std::array<char, 8> kMagic = {'H', 'A', 'R', 'P', 'S', 'T', 'A', 'T'};
 inline constexpr std::uint32_t kVersion = 2;  // changes with any of what follows
-inline constexpr std::size_t kMostRows = 1024;
+inline constexpr std::size_t kMaxRows = 1024;
 
 // A count since the engine was made, or of this moment; kCounterTexts says which.
 enum class Counter : std::uint32_t {
@@ -123,7 +123,7 @@ struct Row {
 };
 
 inline constexpr std::size_t kSequenceAt = 512, kTotalsAt = 576, kRowsAt = 1088;
-inline constexpr std::size_t kPageBytes = kRowsAt + kMostRows * sizeof(Row);
+inline constexpr std::size_t kPageBytes = kRowsAt + kMaxRows * sizeof(Row);
 
 static_assert(sizeof(About) == kSequenceAt && std::is_trivially_copyable_v<About>);
 static_assert(sizeof(Totals) == kRowsAt - kTotalsAt && std::is_trivially_copyable_v<Totals>);

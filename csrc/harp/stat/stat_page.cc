@@ -84,7 +84,7 @@ Result<std::unique_ptr<Page>> Page::create(const About& about) {
 
 void Page::publish(const State& state) {
   Totals totals = state.totals;
-  totals.rows = std::min(state.rows.size(), kMostRows);
+  totals.rows = std::min(state.rows.size(), kMaxRows);
   totals.rows_left_out += state.rows.size() - totals.rows;
   std::atomic<std::uint64_t>& sequence = *words_at(mapping_, kSequenceAt);
   sequence.store(++sequence_, std::memory_order_relaxed);
@@ -129,7 +129,7 @@ Result<State> View::read() const {
     const std::uint64_t before = sequence.load(std::memory_order_acquire);
     if (before % 2 == 0) {
       load_words(words_at(mapping_, kTotalsAt), &state.totals, sizeof state.totals);
-      state.rows.resize(std::min<std::size_t>(state.totals.rows, kMostRows));
+      state.rows.resize(std::min<std::size_t>(state.totals.rows, kMaxRows));
       load_words(words_at(mapping_, kRowsAt), state.rows.data(), state.rows.size() * sizeof(Row));
       if (sequence.load(std::memory_order_relaxed) == before) return state;
     }

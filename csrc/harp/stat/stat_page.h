@@ -24,7 +24,7 @@
 
 namespace taco::harp::statistics {
 
-// The part of the page that changes. Rows beyond kMostRows are counted in totals.rows_left_out;
+// The part of the page that changes. Rows beyond kMaxRows are counted in totals.rows_left_out;
 // totals.rows is the page's own.
 struct State {
   Totals totals;

@@ -28,11 +28,11 @@ bool named(const std::string& name, Enum last, Enum* value) {
 }
 
 bool is_sensible(const Job& job) {
-  constexpr std::size_t kMostAtOnce = 65'536;
+  constexpr std::size_t kMaxAtOnce = 65'536;
   return job.bytes >= 1 && job.bytes <= kMaxMessageBytes && job.rounds >= 1 &&
-         job.rounds <= 100'000'000 && job.batch >= 1 && job.batch <= kMostAtOnce &&
-         job.depth >= 1 && job.depth <= kMostAtOnce && job.seconds > 0 && job.seconds <= 3600 &&
-         job.batch * job.depth <= kMostMemory / job.bytes;
+         job.rounds <= 100'000'000 && job.batch >= 1 && job.batch <= kMaxAtOnce && job.depth >= 1 &&
+         job.depth <= kMaxAtOnce && job.seconds > 0 && job.seconds <= 3600 &&
+         job.batch * job.depth <= kMaxMemory / job.bytes;
 }
 
 }  // namespace

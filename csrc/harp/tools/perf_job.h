@@ -33,7 +33,7 @@ struct Job {
   std::size_t memory_bytes() const { return bytes * batch * depth; }
 };
 // A side holds so much at once, at most.
-inline constexpr std::size_t kMostMemory = std::size_t{4} << 30;
+inline constexpr std::size_t kMaxMemory = std::size_t{4} << 30;
 
 std::string line_of(const Job& job);
 // kInvalidArgument: the line is no job, or asks for more than is sensible.

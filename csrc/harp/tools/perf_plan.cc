@@ -189,9 +189,9 @@ Status check(const Choices& choices) {
     return invalid("--json and --tcp are the client's to say");
   }
   for (const Job& job : jobs_of(choices)) {
-    if (job.memory_bytes() <= kMostMemory) continue;
+    if (job.memory_bytes() <= kMaxMemory) continue;
     return invalid(std::to_string(job.batch * job.depth) + " messages of " + size_text(job.bytes) +
-                   " at once take more than " + size_text(kMostMemory) +
+                   " at once take more than " + size_text(kMaxMemory) +
                    ": lessen --sizes, --window or --batch");
   }
   return {};

@@ -40,7 +40,7 @@ TACO_ANYWHERE constexpr std::uint32_t crc_shift(std::uint64_t bytes) {
   return result;
 }
 
-inline constexpr std::uint32_t kMostChecksumParts = 512;
+inline constexpr std::uint32_t kMaxChecksumParts = 512;
 
 // The array ends at a multiple of 16 (a last few bytes are left to the end), and so do its rows,
 // which are counted back from there: the first may lie before the array, as zeros, which count for
@@ -145,7 +145,7 @@ struct ChecksumKernel {
 
 // Brings the parts together, then the bytes after the last row, and what came before the array.
 struct ChecksumEndKernel {
-  static constexpr unsigned kThreads = kMostChecksumParts;
+  static constexpr unsigned kThreads = kMaxChecksumParts;
   struct Shared {
     std::uint32_t sums[kThreads];
   };
@@ -180,7 +180,7 @@ struct ChecksumEndKernel {
   }
 };
 
-// *checksum = crc32c(crc, data, bytes). `workspace` has room for kMostChecksumParts numbers.
+// *checksum = crc32c(crc, data, bytes). `workspace` has room for kMaxChecksumParts numbers.
 template <class Launcher>
 Status crc32c_on(const Launcher& launch, std::uint32_t crc, const void* data, std::size_t bytes,
                  std::uint32_t* checksum, std::uint32_t* workspace) {
@@ -192,7 +192,7 @@ Status crc32c_on(const Launcher& launch, std::uint32_t crc, const void* data, st
   const unsigned char* const end = first + length;
   const std::size_t rows = (length + kRow - 1) / kRow;
   constexpr std::size_t kAtOnce = ChecksumKernel::kRowsAtOnce;
-  constexpr std::size_t kRowsOfAll = kAtOnce * kMostChecksumParts;
+  constexpr std::size_t kRowsOfAll = kAtOnce * kMaxChecksumParts;
   const std::size_t rows_of_part = (rows + kRowsOfAll - 1) / kRowsOfAll * kAtOnce;
   const auto parts =
       static_cast<std::uint32_t>(rows == 0 ? 0 : (rows + rows_of_part - 1) / rows_of_part);

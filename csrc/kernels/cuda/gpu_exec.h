@@ -85,7 +85,7 @@ class LauncherOf {
   template <class Kernel>
   Status operator()(const Kernel& kernel, std::size_t blocks) const {
     if (blocks == 0) return Status();
-    if (blocks > kMostBlocks) {
+    if (blocks > kMaxBlocks) {
       return invalid("an array of " + std::to_string(blocks) +
                      " blocks of threads is too long for one call: cut it");
     }
@@ -94,7 +94,7 @@ class LauncherOf {
   }
 
  private:
-  static constexpr std::size_t kMostBlocks = 0x7FFF'FFFF;
+  static constexpr std::size_t kMaxBlocks = 0x7FFF'FFFF;
   static Status status_of(cudaError_t error) {
     if (error == cudaSuccess) return Status();
     return Status(Code::kInternal, std::string("CUDA: ") + cudaGetErrorString(error));

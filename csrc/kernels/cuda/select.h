@@ -28,10 +28,10 @@ namespace taco::kernels::cuda {
 
 inline Status check_select(const SelectArguments& of) {
   if (of.count == 0) return Status();
-  if (of.block == 0 || of.block > kMostOfBlock) {
+  if (of.block == 0 || of.block > kMaxOfBlock) {
     return invalid("a block of " + std::to_string(of.block) +
                    " elements cannot be selected from: its length has to be 1 to " +
-                   std::to_string(kMostOfBlock));
+                   std::to_string(kMaxOfBlock));
   }
   const std::size_t last = of.count - (blocks_of(of) - 1) * of.block;
   const std::size_t whole = of.count < of.block ? last : of.block;

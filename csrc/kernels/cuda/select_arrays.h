@@ -13,7 +13,7 @@
 
 namespace taco::kernels::cuda {
 
-inline constexpr std::size_t kMostOfBlock = kMostSelectable;
+inline constexpr std::size_t kMaxOfBlock = kMaxSelectable;
 
 // `count` elements in blocks of `block`, of which the last may be shorter. Each gives up its k (the
 // last one last_k) largest: block b's are at values[b * k] and indices[b * k], ascending by index,

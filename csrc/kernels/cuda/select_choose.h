@@ -14,12 +14,12 @@ struct ChooseKernel {
   static constexpr unsigned kThreads = 512;
   // The digits of a magnitude's 31 bits, from the uppermost.
   static constexpr unsigned kBins = 2048, kBinsOfThread = kBins / kThreads;
-  static constexpr std::uint32_t kMostTiles = kMostOfBlock / kTileOfSelect;
-  static_assert(kMostTiles <= kThreads);
+  static constexpr std::uint32_t kMaxTiles = kMaxOfBlock / kTileOfSelect;
+  static_assert(kMaxTiles <= kThreads);
   struct Shared {
     std::uint32_t bins[kBins];
     std::uint32_t digit, wanted;
-    std::uint32_t tile_place[kMostTiles + 1];  // how many were listed in tiles before
+    std::uint32_t tile_place[kMaxTiles + 1];  // how many were listed in tiles before
     BlockSumMemory<std::uint32_t> sums;
   };
 

@@ -29,9 +29,9 @@ const char* all_reduce_two_dimensional_sparse_unfit(const Problem& problem,
 // where the first stages and copies all of it: it pays where few blocks meet.
 bool passes_blocks_on(const Codec& codec, const Topology& topology) {
   constexpr double kDenseBytesPerSecond = 4e9;  // staged by one rank, copied by another
-  constexpr int kMostBlocks = 16;               // of one turn: more would have to be shorter
+  constexpr int kMaxBlocks = 16;                // of one turn: more would have to be shorter
   const int groups = topology.groups().hosts();
-  if (groups * topology.groups().min_ranks_per_host() > kMostBlocks) return false;
+  if (groups * topology.groups().min_ranks_per_host() > kMaxBlocks) return false;
   const double seconds = 1 / codec.decoded_bytes_per_second() +  //
                          (groups - 1) / codec.added_bytes_per_second();
   return seconds * kDenseBytesPerSecond < 1;

@@ -13,9 +13,9 @@ namespace {
 // unless its messages would be shorter than this.
 constexpr double kMessage = 62'400, kShortestMessage = 8 << 10;
 constexpr std::uint64_t kOverlapping = 4;
-constexpr std::uint64_t kMostBlocks = 512;  // of one part, unless the codec wants more
-constexpr std::uint64_t kMostRooms = 32 << 20;
-constexpr std::uint64_t kFewestInFlight = 2, kMostInFlight = 8;
+constexpr std::uint64_t kMaxBlocks = 512;  // of one part, unless the codec wants more
+constexpr std::uint64_t kMaxRooms = 32 << 20;
+constexpr std::uint64_t kFewestInFlight = 2, kMaxInFlight = 8;
 constexpr std::uint64_t kBlockAlignment = 64;
 
 }  // namespace
@@ -27,14 +27,14 @@ CodedBlocks::CodedBlocks(const Codec& codec, std::uint64_t part, int rooms) {
   const double overlapping = std::max(static_cast<double>(part) / kOverlapping,  //
                                       kShortestMessage / share);
   auto block = static_cast<std::uint64_t>(std::min(kMessage / share, overlapping));
-  block = std::max(block, part / kMostBlocks);
+  block = std::max(block, part / kMaxBlocks);
   const auto each = static_cast<std::uint64_t>(std::max(rooms, 1));
-  block = std::min(block, kMostRooms / (kFewestInFlight * each));
+  block = std::min(block, kMaxRooms / (kFewestInFlight * each));
   block = std::min({block, codec.longest_block(), part + kBlockAlignment - 1});
   longest = std::max(block / kBlockAlignment, std::uint64_t{1}) * kBlockAlignment;
-  const std::uint64_t fitting = kMostRooms / (codec.most(longest) * each);
+  const std::uint64_t fitting = kMaxRooms / (codec.most(longest) * each);
   turns_in_flight =
-      std::min(count(part), static_cast<int>(std::clamp(fitting, kFewestInFlight, kMostInFlight)));
+      std::min(count(part), static_cast<int>(std::clamp(fitting, kFewestInFlight, kMaxInFlight)));
 }
 
 int CodedBlocks::count(std::uint64_t part) const { return pieces_of(part, longest); }

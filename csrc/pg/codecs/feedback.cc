@@ -136,7 +136,7 @@ void forget_sent_but(Feedback& feedback, std::span<const Extent> runs) {
 }
 
 Status scale(Feedback& feedback, double factor) {
-  constexpr double kMost = std::numeric_limits<float>::max();
+  constexpr double kMax = std::numeric_limits<float>::max();
   const auto refused = [factor](const char* why) {
     char text[32];
     std::snprintf(text, sizeof text, "%g", factor);
@@ -144,9 +144,9 @@ Status scale(Feedback& feedback, double factor) {
         Code::kInvalidArgument,
         std::string("what is kept of gradients cannot be scaled by ") + text + ": " + why);
   };
-  const bool in_range = factor > 0 && factor <= kMost && static_cast<float>(factor) > 0;
+  const bool in_range = factor > 0 && factor <= kMax && static_cast<float>(factor) > 0;
   if (!in_range) return refused("the factor must be a positive float32 number");
-  if (static_cast<double>(largest_of(feedback)) * static_cast<float>(factor) > kMost) {
+  if (static_cast<double>(largest_of(feedback)) * static_cast<float>(factor) > kMax) {
     return refused("the largest element would overflow float32");
   }
   multiply(feedback.residual, factor);

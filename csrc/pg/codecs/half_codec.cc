@@ -128,11 +128,11 @@ Status HalfCodec::check_block(const Coding& coding) const {
   }
   for (std::size_t at = 0; scaled_ && at < coding.source_bytes; at += kCodedGroup) {
     const Exponent exponent = exponent_at(coding.source + at);
-    if (exponent >= kernels::kLeastF16Exponent && exponent <= kernels::kMostF16Exponent) continue;
+    if (exponent >= kernels::kMinF16Exponent && exponent <= kernels::kMaxF16Exponent) continue;
     return Status(Code::kMismatch, std::string("a ") + name() + " block has the exponent " +
                                        std::to_string(exponent) + ", outside " +
-                                       std::to_string(kernels::kLeastF16Exponent) + " to " +
-                                       std::to_string(kernels::kMostF16Exponent));
+                                       std::to_string(kernels::kMinF16Exponent) + " to " +
+                                       std::to_string(kernels::kMaxF16Exponent));
   }
   return Status();
 }

@@ -15,8 +15,8 @@ Status wrong(const std::string& how) { return Status(Code::kMismatch, "a TopK bl
 
 Status check_exponent(const TopKHeader& header) {
   const bool scaled = header.kind == TopKKind::kF16;
-  const int least = scaled ? kernels::kLeastF16Exponent : 0;
-  const int most = scaled ? kernels::kMostF16Exponent : 0;
+  const int least = scaled ? kernels::kMinF16Exponent : 0;
+  const int most = scaled ? kernels::kMaxF16Exponent : 0;
   if (header.exponent >= least && header.exponent <= most) return Status();
   return wrong("has the exponent " + std::to_string(header.exponent) + ", outside " +
                std::to_string(least) + " to " + std::to_string(most));

@@ -20,7 +20,7 @@
 namespace taco::pg {
 namespace {
 
-constexpr std::uint64_t kMostBytes = kMostTopKElements * sizeof(float);
+constexpr std::uint64_t kMaxBytes = kMaxTopKElements * sizeof(float);
 
 // The shortest text that gives the same number: two settings have the same name only if equal.
 std::string text_of(double value) {
@@ -65,7 +65,7 @@ class TopKCodec final : public FloatCodec {
   // The cost model asks about whole shards, which algorithms cut into blocks.
   template <class OfBlock>
   static std::uint64_t of_blocks(std::uint64_t bytes, OfBlock of_block) {
-    return bytes / kMostBytes * of_block(kMostBytes) + of_block(bytes % kMostBytes);
+    return bytes / kMaxBytes * of_block(kMaxBytes) + of_block(bytes % kMaxBytes);
   }
   std::uint64_t max_of_block(std::uint64_t bytes) const;
   std::uint64_t expected_of_block(std::uint64_t bytes) const;
@@ -145,9 +145,9 @@ std::uint64_t TopKCodec::longest_block() const {
 }
 
 Status TopKCodec::check_length(std::size_t elements) const {
-  if (elements <= kMostTopKElements) return Status();
-  return invalid("takes blocks of at most " + std::to_string(kMostTopKElements) +
-                 " elements, not " + std::to_string(elements));
+  if (elements <= kMaxTopKElements) return Status();
+  return invalid("takes blocks of at most " + std::to_string(kMaxTopKElements) + " elements, not " +
+                 std::to_string(elements));
 }
 
 Status TopKCodec::check_feedback(const Coding& coding) const {

@@ -2,7 +2,7 @@
 // added to the next gradient (Shi et al., "Towards Scalable Distributed Training of Deep Learning
 // on Public Cloud Clusters", MLSys 2021). A receiver finds zeros where nothing was sent.
 //
-// Takes blocks of at most kMostTopKElements float32 elements and a Feedback that covers them. One
+// Takes blocks of at most kMaxTopKElements float32 elements and a Feedback that covers them. One
 // that holds NaN or infinity, in the gradient or in what it adds up to, travels as it is, and its
 // residual and momentum stay as they were: the receivers see what they would without a codec.
 // pg/codecs/top_k_block.h has the bytes.
@@ -17,7 +17,7 @@
 
 namespace taco::pg {
 
-inline constexpr std::size_t kMostTopKElements = kernels::kMostSelectable;
+inline constexpr std::size_t kMaxTopKElements = kernels::kMaxSelectable;
 
 struct TopKSettings {
   double ratio = 0.01;      // in (0, 1]: k = max(1, round(ratio * n)) in each block

@@ -10,8 +10,8 @@ namespace {
 
 // Every step costs something, however short.
 void spend(std::size_t& budget, std::size_t bytes) {
-  constexpr std::size_t kLeast = 64;
-  budget -= std::min(budget, std::max(bytes, kLeast));
+  constexpr std::size_t kMin = 64;
+  budget -= std::min(budget, std::max(bytes, kMin));
 }
 
 }  // namespace

@@ -11,14 +11,14 @@ namespace taco::pg {
 namespace {
 
 constexpr int kRootShift = 35;
-constexpr std::uint64_t kMostCount = (std::uint64_t{1} << kRootShift) - 1, kMostRoot = 0xffff;
+constexpr std::uint64_t kMaxCount = (std::uint64_t{1} << kRootShift) - 1, kMaxRoot = 0xffff;
 constexpr std::uint64_t kHashed = std::uint64_t{1} << 51;
 constexpr std::uint64_t kHashMask = kHashed - 1;
 // Stands in place of a dtype: float32, coded. A codec takes a sum of that.
 constexpr std::uint64_t kCodedDtype = 0xf;
 static_assert(kernels::kDtypes <= kCodedDtype);
 constexpr int kCodeShift = 31;
-constexpr std::uint64_t kMostCoded = (std::uint64_t{1} << kCodeShift) - 1;
+constexpr std::uint64_t kMaxCoded = (std::uint64_t{1} << kCodeShift) - 1;
 constexpr std::uint64_t kCodeMask = (std::uint64_t{1} << kCodecCodeBits) - 1;
 static_assert(kCodeShift + kCodecCodeBits == 51);
 // Only sums and averages are coded.
@@ -86,10 +86,10 @@ bool all_equal(std::span<const Piece> pieces) {
 std::uint64_t coded_extent(const OperationSpec& spec) {
   const std::uint64_t code = (spec.codec->code() & kCodeMask) << kCodeShift;
   const std::span<const Piece> pieces = common_pieces(spec);
-  if (!all_equal(pieces)) return kHashed | code | (hash_of(0, pieces) & kMostCoded);
+  if (!all_equal(pieces)) return kHashed | code | (hash_of(0, pieces) & kMaxCoded);
   const std::uint64_t count =
       pieces.empty() ? 0 : pieces.front().bytes / kernels::size_of(spec.dtype);
-  return code | std::min(count, kMostCoded);
+  return code | std::min(count, kMaxCoded);
 }
 
 // Root and sizes, bits 0 to 51.
@@ -99,7 +99,7 @@ std::uint64_t extent_of(const OperationSpec& spec) {
   const std::uint64_t root = has_root(spec.kind) ? static_cast<std::uint32_t>(spec.root) : 0;
   const std::uint64_t count =
       pieces.empty() ? 0 : pieces.front().bytes / kernels::size_of(spec.dtype);
-  if (all_equal(pieces) && root <= kMostRoot && count <= kMostCount)
+  if (all_equal(pieces) && root <= kMaxRoot && count <= kMaxCount)
     return root << kRootShift | count;
   return kHashed | hash_of(root, pieces);
 }
@@ -125,12 +125,11 @@ static std::string uneven(std::uint64_t hash) {
 }
 
 static std::string describe_coded(std::uint64_t signature) {
-  const std::uint64_t count = signature & kMostCoded;
+  const std::uint64_t count = signature & kMaxCoded;
   const auto code = static_cast<std::uint32_t>(signature >> kCodeShift & kCodeMask);
-  const std::string sizes =
-      (signature & kHashed) != 0
-          ? uneven(count)
-          : " x " + std::to_string(count) + (count == kMostCoded ? " or more" : "");
+  const std::string sizes = (signature & kHashed) != 0 ? uneven(count)
+                                                       : " x " + std::to_string(count) +
+                                                             (count == kMaxCoded ? " or more" : "");
   const char* const scaled = (signature & kScaled) != 0 ? " of a scaled loss" : "";
   return " float32" + sizes + " coded as " + describe_codec(code) + scaled;
 }
@@ -151,8 +150,8 @@ std::string describe_signature(std::uint64_t signature) {
   text += dtype < kernels::kDtypes ? name_of(kernels::Dtype(dtype)) : "unknown";
   const std::uint64_t hash = signature & kHashMask;
   if ((signature & kHashed) == 0) {
-    text += " x " + std::to_string(signature & kMostCount);
-    if (has_root(kind)) text += " root " + std::to_string(signature >> kRootShift & kMostRoot);
+    text += " x " + std::to_string(signature & kMaxCount);
+    if (has_root(kind)) text += " root " + std::to_string(signature >> kRootShift & kMaxRoot);
   } else if (kind == Kind::kAllToAll && hash == 0) {
     text += " in blocks";
   } else if (kind == Kind::kAllGather || kind == Kind::kReduceScatter) {

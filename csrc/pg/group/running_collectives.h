@@ -1,4 +1,4 @@
-// How many collectives of a group run at a time: those beyond kMost wait in line, in the order of
+// How many collectives of a group run at a time: those beyond kMax wait in line, in the order of
 // their sequence numbers. Engine only; one per group.
 #pragma once
 
@@ -12,17 +12,17 @@ namespace taco::pg {
 
 class RunningCollectives {
  public:
-  static constexpr int kMost = 64;
+  static constexpr int kMax = 64;
 
   // False: it may run now. True: it stands in line.
   bool queue(OperationState& operation) {
-    if (running_ < kMost && head_ == waiting_.size()) return false;
+    if (running_ < kMax && head_ == waiting_.size()) return false;
     waiting_.push_back(&operation);
     return true;
   }
   // The one whose turn has come, or null.
   OperationState* next() {
-    if (running_ >= kMost || head_ == waiting_.size()) return nullptr;
+    if (running_ >= kMax || head_ == waiting_.size()) return nullptr;
     OperationState* const operation = waiting_[head_++];
     if (head_ == waiting_.size()) {
       waiting_.clear();

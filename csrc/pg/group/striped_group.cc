@@ -55,8 +55,7 @@ StripedGroup::~StripedGroup() {
 
 int StripedGroup::parts_of(const OperationSpec& spec) const {
   if (!can_be_cut(spec)) return 1;
-  return static_cast<int>(
-      std::clamp<std::uint64_t>(bytes_of(spec) / kLeastPart, 1, groups_.size()));
+  return static_cast<int>(std::clamp<std::uint64_t>(bytes_of(spec) / kMinPart, 1, groups_.size()));
 }
 
 Result<OperationPtr> StripedGroup::start(OperationSpec spec) {

@@ -23,7 +23,7 @@ namespace taco::pg {
 class StripedGroup final : public Communicator {
  public:
   // A part has at least so many bytes: below, an engine more costs as much as it brings.
-  static constexpr std::uint64_t kLeastPart = std::uint64_t{2} << 20;
+  static constexpr std::uint64_t kMinPart = std::uint64_t{2} << 20;
 
   // The first group is the home.
   explicit StripedGroup(std::vector<std::shared_ptr<Group>> groups);

@@ -13,7 +13,7 @@ namespace {
 
 constexpr int kFirstSteps = 3;   // to measure before the first choice
 constexpr int kAfterChange = 9;  // to measure after a change
-constexpr int kMostSteps = 12;   // from one agreement to the next: a change is followed in 30
+constexpr int kMaxSteps = 12;    // from one agreement to the next: a change is followed in 30
 // Steps after which the better guess decides, where what a change has brought is within chance.
 constexpr int kEnoughSteps = 64;
 constexpr std::int64_t kHolds = 4096;  // steps for which a measurement does
@@ -28,7 +28,7 @@ constexpr double kOtherNetwork = 0.1;
 // Changes that it may make in so many steps where these vary by more than that.
 constexpr int kChanges = 2, kThoughtOver = 1024;
 constexpr double kVaries = 0.01;
-constexpr double kMostDoubt = 0.9;  // as a share of what is measured
+constexpr double kMaxDoubt = 0.9;  // as a share of what is measured
 
 StepModel with_costs(const StepModel& step, double factor) {
   StepModel other = step;
@@ -201,7 +201,7 @@ Automatic::Trial Automatic::doubted(const Trial& now) const {
 Ways Automatic::by_prediction(const StepModel& step, const Trial& now) const {
   Ways other = reconsider(step, ways_, rules_);
   const double doubt =
-      std::min(kMostDoubt, std::max(now.seconds_off, now.exposed_off) / now.seconds);
+      std::min(kMaxDoubt, std::max(now.seconds_off, now.exposed_off) / now.seconds);
   if (other == ways_ || doubt == 0) return other;
   const bool gives_up_less = loss(step, other) < loss(step, ways_);
   const StepModel careful = with_costs(step, gives_up_less ? 1 + doubt : 1 - doubt);
@@ -280,7 +280,7 @@ std::optional<Decision> Automatic::answer(const std::vector<double>& largest) {
   decide(decision, now);
   decision.changed = decision.ways != ways_;
   if (!decision.changed) {
-    interval_ = std::min(2 * interval_, kMostSteps);
+    interval_ = std::min(2 * interval_, kMaxSteps);
     return decision;
   }
   if (!decision.taken_back) before_ = Before{ways_, now};

@@ -11,7 +11,7 @@ namespace {
 constexpr double kNoise = 0.005;
 // No factor is beyond these. An interface may be said to be thousands of times as fast as the
 // network behind it, but hardly slower.
-constexpr double kLeast = 1.0 / 64, kMost = 1e4;
+constexpr double kMin = 1.0 / 64, kMax = 1e4;
 // A factor that many times as large makes hardly a difference: it does not show in the end.
 constexpr double kFlat = 1.2;
 
@@ -70,7 +70,7 @@ void Calibration::learn(const StepModel& predicted, const Ways& ways, const End&
 bool Calibration::fit(double& factor, const StepModel& predicted, const Ways& ways, double end) {
   const double before = factor;
   const auto factor_for = [&](double seconds) {
-    double low = kLeast, high = kMost;
+    double low = kMin, high = kMax;
     for (int i = 0; i < 48; ++i) {
       factor = std::sqrt(low * high);
       (predicted_end(predicted, ways) < seconds ? low : high) = factor;

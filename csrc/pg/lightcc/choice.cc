@@ -11,7 +11,7 @@ namespace {
 using Loss = std::array<std::uint64_t, 2>;
 
 constexpr std::array kAllWays = {Way::kExact, Way::kHalf, Way::kTopK};
-constexpr std::size_t kMostWork = 8192;  // states to keep over all buckets
+constexpr std::size_t kMaxWork = 8192;  // states to keep over all buckets
 constexpr double kNoLimit = std::numeric_limits<double>::infinity();
 
 // How far processors, cable and the last bucket have come once some buckets are on their way.
@@ -43,7 +43,7 @@ class Search {
   explicit Search(const StepModel& step)
       : step_(step),
         max_states_(std::clamp<std::size_t>(
-            kMostWork / std::max<std::size_t>(1, step.buckets.size()), 32, 256)) {}
+            kMaxWork / std::max<std::size_t>(1, step.buckets.size()), 32, 256)) {}
 
   Ways fastest() {
     explore(kNoLimit, [](const State& state) { return state.progress.end; });

@@ -9,8 +9,8 @@
 namespace taco::pg::lightcc {
 namespace {
 
-constexpr std::size_t kMostWindowSteps = 64;
-constexpr std::size_t kNewest = 6, kMostNewest = 24;  // that may show that something has changed
+constexpr std::size_t kMaxWindowSteps = 64;
+constexpr std::size_t kNewest = 6, kMaxNewest = 24;  // that may show that something has changed
 constexpr double kAlike = 1e-3;  // what differs by less, as a share, is the same
 
 double median_of(std::vector<double> values) {
@@ -65,12 +65,12 @@ std::vector<double> each(const std::deque<std::vector<double>>& steps, Of of) {
 
 void StepWindow::add(std::vector<double> times) {
   steps_.push_back(std::move(times));
-  if (steps_.size() > kMostWindowSteps) steps_.pop_front();
+  if (steps_.size() > kMaxWindowSteps) steps_.pop_front();
 }
 
 // A large difference shows in few steps, and among few there is none from before it.
 bool StepWindow::forget_what_was_otherwise() {
-  for (std::size_t count = kNewest; count <= kMostNewest; count += kNewest) {
+  for (std::size_t count = kNewest; count <= kMaxNewest; count += kNewest) {
     if (steps_.size() < count + kNewest) return false;
     const auto newest_from = static_cast<std::ptrdiff_t>(steps_.size() - count);
     for (auto* of : {length_of, exposed_of}) {

@@ -11,7 +11,7 @@ namespace taco::pg {
 namespace {
 
 constexpr double kSmallestChunk = 16 << 10;
-constexpr double kMostChunks = 512;  // of one message
+constexpr double kMaxChunks = 512;  // of one message
 // The bytes that a super-packet carries, for which the kernel's path between hosts is walked once:
 // 44 segments of 1,440 bytes (IPv4) or 1,420 (IPv6) at 1,500 bytes MTU, 7 of 8,940 or 8,920 at
 // 9,000, and little more. Chunks of 128 KiB ended in a third one with next to nothing in it:
@@ -77,7 +77,7 @@ std::uint64_t chunk_for(const Workload& work, const Topology& topology,
   const double stream = std::max(work.message_bytes, network ? work.wire_bytes : work.shared_bytes);
   double chunk = std::sqrt(stream * 2 * link.message_cpu * slowest / hops);
   chunk = std::clamp(chunk, std::min(kSmallestChunk, most), most);
-  return whole(chunk, work.message_bytes / kMostChunks, network);
+  return whole(chunk, work.message_bytes / kMaxChunks, network);
 }
 
 Cost cost_of(const Workload& work, const Topology& topology, const CostParameters& parameters) {

@@ -9,8 +9,8 @@ namespace taco::pg {
 
 namespace {
 
-constexpr std::size_t kMostSchedules = 512;
-constexpr std::size_t kMostCachedSteps = 1 << 17;
+constexpr std::size_t kMaxSchedules = 512;
+constexpr std::size_t kMaxCachedSteps = 1 << 17;
 
 const Algorithm* find(Algorithms known, Kind kind, const std::string& name) {
   for (const Algorithm* algorithm : known) {
@@ -258,12 +258,12 @@ static std::uint64_t mean_send(const Schedule& schedule) {
 // and 1.03.
 static void set_windows(Schedule& schedule, std::uint64_t chunk, const Workload& work,
                         const Topology& topology, const CostParameters& parameters) {
-  constexpr std::uint64_t kSmallMessage = 64 << 10, kNetworkBytes = 32 << 20, kMost = 512;
-  constexpr std::uint64_t kLeastSent = 256 << 10, kLeastHeard = 1 << 20;
+  constexpr std::uint64_t kSmallMessage = 64 << 10, kNetworkBytes = 32 << 20, kMax = 512;
+  constexpr std::uint64_t kMinSent = 256 << 10, kMinHeard = 1 << 20;
   constexpr double kSecondsSent = 0.4e-3, kSecondsHeard = 1e-3, kLatencies = 8;
   const bool network = topology.hosts() > 1;
   const std::uint64_t wanted = std::max<std::uint64_t>(network ? kNetworkBytes / chunk : 32, 32);
-  const std::uint64_t window = chunk <= kSmallMessage ? kMost : std::min(wanted, kMost);
+  const std::uint64_t window = chunk <= kSmallMessage ? kMax : std::min(wanted, kMax);
   schedule.send_window = schedule.receive_window = static_cast<std::uint32_t>(window);
   if (!network) return;
   // A cable waits for nobody: a long copy must not keep a rank from feeding it.
@@ -272,12 +272,12 @@ static void set_windows(Schedule& schedule, std::uint64_t chunk, const Workload&
   const auto messages = [&](std::uint64_t least, double seconds, std::uint64_t message) {
     seconds = std::max(seconds, kLatencies * parameters.network.latency);
     const auto bytes = std::max(least, static_cast<std::uint64_t>(gbits * 1e9 / 8 * seconds));
-    return static_cast<std::uint32_t>(std::clamp<std::uint64_t>(bytes / message, 2, kMost));
+    return static_cast<std::uint32_t>(std::clamp<std::uint64_t>(bytes / message, 2, kMax));
   };
   if (work.in_turn || work.incast) {
-    schedule.send_window = messages(kLeastSent, kSecondsSent, mean_send(schedule));
+    schedule.send_window = messages(kMinSent, kSecondsSent, mean_send(schedule));
   }
-  if (work.in_turn) schedule.receive_window = messages(kLeastHeard, kSecondsHeard, chunk);
+  if (work.in_turn) schedule.receive_window = messages(kMinHeard, kSecondsHeard, chunk);
 }
 
 Result<std::shared_ptr<const Schedule>> Planner::make(const Problem& problem) const {
@@ -314,7 +314,7 @@ Result<std::shared_ptr<const Schedule>> Planner::plan(const Problem& problem) {
 // The newest always stays, however long.
 void Planner::evict() {
   while (recent_.size() > 1 &&
-         (recent_.size() > kMostSchedules || cached_steps_ > kMostCachedSteps)) {
+         (recent_.size() > kMaxSchedules || cached_steps_ > kMaxCachedSteps)) {
     cached_steps_ -= recent_.back().schedule->steps.size();
     index_.erase(&recent_.back().problem);
     recent_.pop_back();

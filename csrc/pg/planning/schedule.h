@@ -153,7 +153,7 @@ struct Schedule {
 // No bit says the direction: sends and receives of one key are told apart by the transport. No
 // bits are needed for a chunk: chunks are steps of their own.
 inline constexpr std::uint64_t kPointToPointTag = std::uint64_t{1} << 31;
-inline constexpr std::uint32_t kMostStages = 8;
+inline constexpr std::uint32_t kMaxStages = 8;
 inline std::uint64_t collective_tag(std::uint64_t sequence, std::uint32_t channel,
                                     std::uint32_t stage = 0) {
   return (sequence << 32) | stage << 28 | channel;

@@ -11,7 +11,7 @@ namespace {
 constexpr std::uint64_t kAlignment = 64;
 // Scaled input that may wait to be sent: enough for all sends that a fast network has under way,
 // little enough to stay in the caches until they have been made.
-constexpr std::uint64_t kMostScaled = 8 << 20;
+constexpr std::uint64_t kMaxScaled = 8 << 20;
 
 std::uint64_t round_up(std::uint64_t value, std::uint64_t to) { return (value + to - 1) / to * to; }
 }  // namespace
@@ -34,7 +34,7 @@ Slice ScheduleBuilder::scaled(const Slice& part) {
     for (int piece = 0; piece < pieces; ++piece) {
       whole += round_up(length_of(Space::kInput, piece), kAlignment);
     }
-    ring_ = scratch(std::max(std::min(whole, kMostScaled), round_up(part.bytes, kAlignment)));
+    ring_ = scratch(std::max(std::min(whole, kMaxScaled), round_up(part.bytes, kAlignment)));
   }
   if (ring_next_ + part.bytes > ring_.bytes) ring_next_ = 0;
   const Slice to = ring_.part(ring_next_, part.bytes);

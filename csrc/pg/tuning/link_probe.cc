@@ -18,7 +18,7 @@ constexpr std::uint32_t kShortMessages = 64;
 constexpr int kShortRounds = 8;
 constexpr int kPings = 100;
 constexpr std::uint32_t kLongBytes = 256 << 10;
-constexpr std::uint32_t kFirstLong = 4, kMostLong = 64;  // messages in a round
+constexpr std::uint32_t kFirstLong = 4, kMaxLong = 64;  // messages in a round
 constexpr int kLongRounds = 3;
 constexpr double kRoundSeconds = 0.015;  // aimed at
 constexpr double kSlowRound = 0.1;       // one such is enough
@@ -114,7 +114,7 @@ LinkProbe::LinkProbe(harp::Engine& engine, harp::PeerId peer, std::uint64_t grou
       peer_(peer),
       group_(group),
       deadline_(deadline),
-      memory_(new std::byte[std::size_t{kMostLong} * kLongBytes]()) {}
+      memory_(new std::byte[std::size_t{kMaxLong} * kLongBytes]()) {}
 
 LinkProbe::~LinkProbe() = default;
 
@@ -173,7 +173,7 @@ Result<LinkMeasurement> LinkProbe::lead() {
   if (!first.ok()) return first.status();
   const double fitting = kFirstLong * kRoundSeconds / first->seconds;
   const auto messages =
-      static_cast<std::uint32_t>(std::clamp(fitting, double{kFirstLong}, double{kMostLong}));
+      static_cast<std::uint32_t>(std::clamp(fitting, double{kFirstLong}, double{kMaxLong}));
   found.bytes_per_second = double{kFirstLong} * kLongBytes / first->seconds;
   found.busy = first->busy;
   for (int i = 0; i < kLongRounds && first->seconds < kSlowRound; ++i) {
@@ -196,7 +196,7 @@ Status LinkProbe::follow() {
     TACO_RETURN_IF_ERROR(carry_out(hear));
     const auto [messages, bytes] = hear->order;
     const bool end = messages == kTheEnd;
-    if (!end && (messages > kMostLong || bytes > kLongBytes)) {
+    if (!end && (messages > kMaxLong || bytes > kLongBytes)) {
       return Status(Code::kMismatch, "a measurement of " + std::to_string(messages) +
                                          " messages of " + std::to_string(bytes) +
                                          " bytes was ordered");

@@ -11,7 +11,7 @@ namespace taco::pg {
 namespace {
 
 // Open receives of one rank at a time.
-constexpr std::size_t kMostLandings = 16;
+constexpr std::size_t kMaxLandings = 16;
 
 // Heads and bytes have numbers of their own, each in the order in which the sender gave them.
 constexpr std::uint64_t window_tag(bool is_head, std::uint32_t number) {
@@ -27,7 +27,7 @@ struct OneSidedPart {
   OneSided* one = nullptr;
   bool head_open = false, bytes_open = false;
   harp::SendRequest head, bytes;
-  std::array<std::byte, kMostWindowMessageBytes> text;
+  std::array<std::byte, kMaxWindowMessageBytes> text;
 };
 
 // An operation while the engine has it.
@@ -57,7 +57,7 @@ struct Window::Inbox {
   std::uint32_t next_head = 0, next_bytes = 0;
   bool open = false;  // the receive of the next head
   harp::RecvRequest recv;
-  std::array<std::byte, kMostWindowMessageBytes> text;
+  std::array<std::byte, kMaxWindowMessageBytes> text;
   std::optional<WindowMessage> held;
   std::deque<Landing> landings;
   std::uint64_t signals = 0;  // that nobody has waited for yet
@@ -134,7 +134,7 @@ void Window::send(OneSided& one) {
                       .signals = i + 1 == parts,
                       .offset = spec.offset + from,
                       .bytes = part.bytes};
-    if (part.bytes <= kMostCarriedBytes) put.carried = bytes_of(part);
+    if (part.bytes <= kMaxCarriedBytes) put.carried = bytes_of(part);
     send_head(one, put, i);
     if (!put.follows()) continue;
     OneSidedPart& made = one.parts[i];
@@ -277,7 +277,7 @@ void Window::head_came(Inbox& inbox, const Status& status) {
 }
 
 bool Window::may_land(const Inbox& inbox, const WindowMessage& put) const {
-  if (inbox.landings.size() >= kMostLandings) return false;
+  if (inbox.landings.size() >= kMaxLandings) return false;
   return std::none_of(inbox.landings.begin(), inbox.landings.end(), [&](const Landing& other) {
     return other.open && other.offset < put.offset + put.bytes &&
            put.offset < other.offset + other.bytes;

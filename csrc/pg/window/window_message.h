@@ -27,11 +27,11 @@ struct WindowMessage {
 };
 
 // A message goes eagerly over every link (harp/link.h).
-inline constexpr std::size_t kMostWindowMessageBytes = 1024;
+inline constexpr std::size_t kMaxWindowMessageBytes = 1024;
 inline constexpr std::size_t kWindowHeadBytes = 20;
-inline constexpr std::size_t kMostCarriedBytes = kMostWindowMessageBytes - kWindowHeadBytes;
+inline constexpr std::size_t kMaxCarriedBytes = kMaxWindowMessageBytes - kWindowHeadBytes;
 
-// `out` has room for kMostWindowMessageBytes; how many of them are the message.
+// `out` has room for kMaxWindowMessageBytes; how many of them are the message.
 std::size_t write_window_message(const WindowMessage& message, std::byte* out);
 // kMismatch for anything that write_window_message() does not make. `carried` lies in `bytes`.
 Result<WindowMessage> read_window_message(std::span<const std::byte> bytes);

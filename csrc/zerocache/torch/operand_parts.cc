@@ -8,7 +8,7 @@ namespace taco::zerocache {
 Uses::Part OperandParts::part_of(const Pages& pages) {
   auto found = parts_.find(pages);
   if (found == parts_.end()) {
-    if (parts_.size() >= kMost) make_room();
+    if (parts_.size() >= kMax) make_room();
     std::vector<Uses::Parameter> parameters;
     std::vector<Run> runs;
     for (const auto& [parameter, first, count] : pages) {

@@ -27,7 +27,7 @@ class OperandParts {
   // The same part for the same pages, as long as it is in use, or is asked for again before so many
   // others are.
   Uses::Part part_of(const Pages& pages);
-  static constexpr std::size_t kMost = 1024;
+  static constexpr std::size_t kMax = 1024;
 
  private:
   struct Known {

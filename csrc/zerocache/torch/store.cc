@@ -31,7 +31,7 @@ constexpr char kSpread[] =
 // pages of state that are never written, or are another rank's, count as well: of AdamW over
 // bfloat16 parameters there are six for each page of those. Numbers cost addresses, and some 200
 // bytes each, which is much beside small pages alone.
-constexpr std::uint32_t kSparePages = 16 * kLeastRegion;
+constexpr std::uint32_t kSparePages = 16 * kMinRegion;
 constexpr std::size_t kLargePage = std::size_t{256} << 10;
 
 std::uint32_t numbers_each(std::size_t page_bytes) { return page_bytes < kLargePage ? 2 : 8; }

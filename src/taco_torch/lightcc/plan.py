@@ -26,7 +26,7 @@ SIZES = {
 }
 TIMES = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
 FIRST_BUCKET = 1 << 20  # DDP's
-MOST_RANKS, MOST_BUCKETS = 8192, 100_000  # of a job: those take seconds to predict
+MAX_RANKS, MAX_BUCKETS = 8192, 100_000  # of a job: those take seconds to predict
 TOPK_THRESHOLD = 1 << 20  # bytes from which TopK is used: LIGHT_TOPK_THRESHOLD's default
 
 
@@ -149,13 +149,13 @@ def _check(job: Job) -> None:
         (not 0 <= job.backward <= 1, f"backward {job.backward:g}: it is a share, from 0 to 1"),
         (job.bucket < 4, f"buckets of {job.bucket} bytes: less than one float32"),
         (
-            job.hosts * job.ranks > MOST_RANKS,
-            f"{job.hosts} hosts with {job.ranks} ranks each: a job of more than {MOST_RANKS} ranks "
+            job.hosts * job.ranks > MAX_RANKS,
+            f"{job.hosts} hosts with {job.ranks} ranks each: a job of more than {MAX_RANKS} ranks "
             "takes too long to predict",
         ),
         (
-            job.gradients > MOST_BUCKETS * job.bucket,
-            f"buckets of {job.bucket} bytes: more than {MOST_BUCKETS} take too long to predict",
+            job.gradients > MAX_BUCKETS * job.bucket,
+            f"buckets of {job.bucket} bytes: more than {MAX_BUCKETS} take too long to predict",
         ),
         (
             job.values not in ("float32", "float16"),

@@ -31,7 +31,7 @@ _install = threading.Lock()
 # The last reads by a pointer, and calls no operator that other threads would wait for.
 ARRAYS = ("numpy", "__array__", "__dlpack__", "tolist")
 OWN_REFERENCES = 2  # to an alias that nobody else has: a variable's and an argument's
-MOST_TAKEN = 1024  # aliases that are not looked at yet, beside as many as are held
+MAX_TAKEN = 1024  # aliases that are not looked at yet, beside as many as are held
 
 
 class Aliases:
@@ -41,7 +41,7 @@ class Aliases:
         _install_once()
         self._names = names
         self._taken: list[tuple[nn.Parameter, Tensor, int]] = []
-        self._most_taken = MOST_TAKEN
+        self._most_taken = MAX_TAKEN
         self._store = store
         _stores.add(store)
         for parameter in names:
@@ -62,7 +62,7 @@ class Aliases:
         self._taken.append((parameter, alias, alias._version))
         if len(self._taken) > self._most_taken:  # no use has ended for a long time
             self.note()
-            self._most_taken = 2 * len(self._taken) + MOST_TAKEN
+            self._most_taken = 2 * len(self._taken) + MAX_TAKEN
 
     def set(self, parameter: nn.Parameter, values: Tensor) -> bool:
         """``p.data = values``: a copy of them becomes the parameter's. False: they are no values

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 if TYPE_CHECKING:
     from taco_torch.zerocache.optimizer import CachedOptimizer
 
-MOST_UNDER_WAY = 2  # sums of gradients, or of buckets of them
+MAX_UNDER_WAY = 2  # sums of gradients, or of buckets of them
 
 
 class AveragedGradients:

@@ -18,7 +18,7 @@ from taco_torch._extension import _C
 from taco_torch.errors import MismatchError
 from taco_torch.lightcc import models
 from taco_torch.zerocache import guards
-from taco_torch.zerocache.averaged_gradients import MOST_UNDER_WAY, AveragedGradients
+from taco_torch.zerocache.averaged_gradients import MAX_UNDER_WAY, AveragedGradients
 from taco_torch.zerocache.hooks import Hooks
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ class BucketGradients:
             parameter.grad = None
         if not self._passing:
             self._begin_pass()
-        while len(self._under_way) >= MOST_UNDER_WAY:
+        while len(self._under_way) >= MAX_UNDER_WAY:
             self._take_first()
         if bucket.is_last():
             # Behind what DistributedDataParallel has its pass end with, which it is about to queue.
@@ -244,7 +244,7 @@ class BucketGradients:
                 # The others begin two more, if there are so many.
                 for bucket in reducer._get_zeros_like_grad_buckets()[self._begun :][:2]:
                     self._begin(model, bucket, left=True)
-                    while len(self._under_way) >= MOST_UNDER_WAY:
+                    while len(self._under_way) >= MAX_UNDER_WAY:
                         self._take_first()
                 while self._under_way:
                     self._take_first()

@@ -45,7 +45,7 @@ NEVER_CALLED = (nn.ParameterList, nn.ParameterDict)
 FORWARD_ONLY = (nn.Embedding.forward,)
 # Sets of parameters that use() has named: those that were used last are remembered, for their parts
 # to be the same in each run.
-MOST_SETS = 1024
+MAX_SETS = 1024
 NOT_COPIED = (
     "a ZeroCache, and the model in it, cannot be copied or pickled, since parameters are absent: "
     "copy the model before ZeroCache.wrap(), or load its state_dict() into another model"
@@ -337,7 +337,7 @@ class Hooks:
     def _part_of(self, names: tuple[str, ...]) -> Part:
         part = self._parts.pop(names, None) or Part(self.store, names)
         self._parts[names] = part
-        if len(self._parts) > MOST_SETS:
+        if len(self._parts) > MAX_SETS:
             del self._parts[next(iter(self._parts))]
         return part
 

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from taco_torch.errors import MismatchError
-from taco_torch.zerocache.averaged_gradients import MOST_UNDER_WAY, AveragedGradients
+from taco_torch.zerocache.averaged_gradients import MAX_UNDER_WAY, AveragedGradients
 from taco_torch.zerocache.backward import FinalGradients
 from taco_torch.zerocache.hooks import NO_TASK, Hooks
 from taco_torch.zerocache.optimizer import CachedOptimizer
@@ -152,7 +152,7 @@ class MeanGradients(FinalGradients):
         self._announce(self._numbers[parameter], gradient)
 
     def _make_room(self, optimizer: CachedOptimizer) -> None:
-        while len(self._under_way) >= MOST_UNDER_WAY:
+        while len(self._under_way) >= MAX_UNDER_WAY:
             self._take(optimizer, self._under_way.popleft())
 
     def _announce(self, number: int, gradient: Tensor | None) -> None:

@@ -32,7 +32,7 @@ KINDS = {
 ELEMENT_BYTES = {"float32": 4, "bfloat16": 2}
 ASPECT = 128  # width : layers, about that of GPT-3's models and of LLaMA's
 WIDTH_STEP = 64
-MOST_PARAMETERS, MOST_PAGES = 1e13, 1 << 21  # beyond, a plan takes minutes
+MAX_PARAMETERS, MAX_PAGES = 1e13, 1 << 21  # beyond, a plan takes minutes
 
 
 @dataclass(frozen=True)
@@ -223,7 +223,7 @@ def parser() -> argparse.ArgumentParser:
     add = found.add_argument
     add(
         "--params",
-        type=_number("7e9", 1e4, MOST_PARAMETERS),
+        type=_number("7e9", 1e4, MAX_PARAMETERS),
         required=True,
         help="parameters, such as 7e9",
     )
@@ -287,7 +287,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     tensors, modules = modules_of(shape, element, given.tokens, given.flops)
     kinds = KINDS[given.optimizer]
     pages = shape.parameters() * element // given.page
-    if pages > MOST_PAGES:
+    if pages > MAX_PAGES:
         told = f"plan: {pages:,} pages are too many to plan with: give a larger --page"
         print(told, file=sys.stderr)
         return 1

@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import torch
 
-MOST_BYTES = 2**63 - 1
+MAX_BYTES = 2**63 - 1
 _UNITS = {
     "": 1,
     "B": 1,
@@ -46,8 +46,8 @@ def parse_bytes(size: str | int, name: str) -> int:
         count = int(float(found[1]) * _BY_FOLDED[unit])
     if count <= 0:
         raise ValueError(f"{name}={size!r} must be more than 0 bytes")
-    if count > MOST_BYTES:
-        raise ValueError(f"{name}={size!r} is more than can be addressed: {MOST_BYTES} bytes")
+    if count > MAX_BYTES:
+        raise ValueError(f"{name}={size!r} is more than can be addressed: {MAX_BYTES} bytes")
     return count
 
 

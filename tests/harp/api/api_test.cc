@@ -336,7 +336,7 @@ TEST(Endpoint, says_what_is_wrong_with_options_and_addresses) {
     EXPECT_EQ(endpoint.connect("nonsense").status().code(), Code::kInvalidArgument);
     const auto own = endpoint.connect(endpoint.address());
     ASSERT_TRUE(own.ok());
-    const auto sent = endpoint.send(own.value(), 1, nullptr, harp::kMostMessageBytes + 1).wait();
+    const auto sent = endpoint.send(own.value(), 1, nullptr, harp::kMaxMessageBytes + 1).wait();
     EXPECT_EQ(sent.status().code(), Code::kInvalidArgument);
   });
   EXPECT_EQ(statuses, std::vector<int>{0});

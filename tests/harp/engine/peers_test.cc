@@ -421,7 +421,7 @@ TEST(SuspicionTest, stalls_of_the_own_loop_put_the_verdict_off_but_not_for_ever)
   EXPECT_FALSE(suspicion.is_proof(Suspicion::kSilence + 4 * kMillisecond));
   EXPECT_TRUE(suspicion.is_proof(Suspicion::kSilence + 5 * kMillisecond));
   for (int i = 0; i < 1'000; ++i) suspicion.excuse(5 * kMillisecond);
-  EXPECT_TRUE(suspicion.is_proof(Suspicion::kSilence + Suspicion::kMostExcused));
+  EXPECT_TRUE(suspicion.is_proof(Suspicion::kSilence + Suspicion::kMaxExcused));
 }
 
 }  // namespace

@@ -107,7 +107,7 @@ TEST_F(MatcherLimitsTest, ManyGroupsTogetherAreBoundedToo) {
   link_.broken.clear();
   matcher_.on_offer({{kGroupsAtQuota, 1}, 1, 5000});
   expect_end("offers and small messages");
-  EXPECT_EQ(matcher_.unmatched(), kMostUnmatched);
+  EXPECT_EQ(matcher_.unmatched(), kMaxUnmatched);
 }
 
 TEST_F(MatcherLimitsTest, BytesOfManyGroupsAreBoundedToo) {
@@ -117,12 +117,12 @@ TEST_F(MatcherLimitsTest, BytesOfManyGroupsAreBoundedToo) {
   EXPECT_TRUE(link_.broken.empty());
   arrive_in(kGroupsAtQuota, 0, 1);
   expect_end("offers and small messages");
-  EXPECT_LE(host_.buffers.bytes_in_use(), kMostUnmatchedBytes);
+  EXPECT_LE(host_.buffers.bytes_in_use(), kMaxUnmatchedBytes);
 }
 
 TEST_F(MatcherLimitsTest, WantsAndSolicitationsWithoutASendAreBounded) {
   host_.observer = nullptr;
-  const std::uint64_t most = kMostReceives + kMostUnmatched;
+  const std::uint64_t most = kMaxReceives + kMaxUnmatched;
   for (std::uint64_t tag = 0; tag < most; ++tag) {
     if (tag % 2 == 0) {
       matcher_.on_want({{9, tag}, 1, 5000, {static_cast<std::uint32_t>(tag), 1}});
@@ -143,7 +143,7 @@ TEST_F(MatcherLimitsTest, WantsAndSolicitationsWithoutASendAreBounded) {
 }
 
 TEST_F(MatcherLimitsTest, GroupsThatThePeerBlocksAreBounded) {
-  for (std::uint64_t group = 0; group < kMostUnmatched; ++group) {
+  for (std::uint64_t group = 0; group < kMaxUnmatched; ++group) {
     matcher_.on_control(Blocked{group, true});
     matcher_.on_control(Blocked{group, true});  // says nothing new
   }
@@ -163,13 +163,13 @@ TEST_F(MatcherLimitsTest, ReportsAboutUnknownGroupsLeaveNothingBehind) {
 }
 
 TEST_F(MatcherLimitsTest, OurOwnReceivesKeepToTheBoundThatThePeerHoldsUsTo) {
-  for (std::uint64_t tag = 0; tag < kMostReceives; ++tag) recv(tag, 8);
+  for (std::uint64_t tag = 0; tag < kMaxReceives; ++tag) recv(tag, 8);
   run();
   for (const Outcome& each : outcomes_) ASSERT_EQ(each.calls, 0);
-  RecvRequest& beyond = recv(kMostReceives, 8);
+  RecvRequest& beyond = recv(kMaxReceives, 8);
   run();
   EXPECT_EQ(outcome(beyond).status.code(), Code::kResource);
-  EXPECT_EQ(matcher_.open_receives(), kMostReceives);
+  EXPECT_EQ(matcher_.open_receives(), kMaxReceives);
 }
 
 TEST_F(MatcherLimitsTest, ALostPeerLeavesNothingBehind) {
@@ -295,7 +295,7 @@ TEST_F(MatcherOverTest, HundredsOfThousandsOfGroupsLeaveNothingBehind) {
   EXPECT_TRUE(link_.broken.empty());
   EXPECT_EQ(kept(), 0u);
   EXPECT_LE(matcher_.groups_remembered(), 128u);
-  EXPECT_LE(host_.over.size(), OverGroups::kMost);
+  EXPECT_LE(host_.over.size(), OverGroups::kMax);
 }
 
 TEST_F(MatcherOverTest, WhatALostPeerLeftEndsToo) {

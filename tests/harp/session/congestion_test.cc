@@ -90,7 +90,7 @@ TEST(Swift, NorDoesOneOfWholeSuperPackets) {
   }
 }
 TEST(Swift, HeavyLossDoes) {
-  EXPECT_LT(after_rounds(kSwift, 200, {.loss = 0.3}).window, 2 * kLeastWindow);
+  EXPECT_LT(after_rounds(kSwift, 200, {.loss = 0.3}).window, 2 * kMinWindow);
 }
 TEST(Swift, AQueueOfOthersDoesWhereTheyGiveWayToo) {
   const Alone cable{.others = 12 * kMillisecond};

@@ -53,11 +53,11 @@ TEST(Reassembly, WhatFindsNoRoomIsRefusedAndNothingThatIsKeptGivesWay) {
   Reassembly reassembly(pool);
   const auto segment = numbered(2304);
   std::span<const std::byte> whole;
-  for (std::uint32_t i = 0; i < Reassembly::kMostPartial; ++i) {
+  for (std::uint32_t i = 0; i < Reassembly::kMaxPartial; ++i) {
     EXPECT_EQ(reassembly.add(piece_of(segment, i, 0, 1152), whole), Reassembly::Verdict::kKept);
   }
   EXPECT_EQ(reassembly.add(piece_of(segment, 99, 0, 1152), whole), Reassembly::Verdict::kRefused);
-  for (std::uint32_t i = 0; i < Reassembly::kMostPartial; ++i) {
+  for (std::uint32_t i = 0; i < Reassembly::kMaxPartial; ++i) {
     EXPECT_EQ(reassembly.add(piece_of(segment, i, 1152, 1152), whole), Reassembly::Verdict::kWhole);
     EXPECT_TRUE(std::ranges::equal(whole, segment));
   }
@@ -124,7 +124,7 @@ TEST(SplitMessage, EveryByteThatHasNotArrivedLeavesOnceInPiecesOfOneSegmentAtATi
 // Nothing leaves of segments for which the receiver may have no room, new or lost, until the first
 // that is missing has been acknowledged.
 TEST(SplitMessage, PiecesLeaveOfSoManySegmentsOnlyAsTheReceiverKeepsIncomplete) {
-  constexpr std::uint32_t kSegment = 8928, kSegments = 60, kMost = wire::kMostPartialSegments;
+  constexpr std::uint32_t kSegment = 8928, kSegments = 60, kMax = wire::kMaxPartialSegments;
   Message message(kSegments * kSegment, kSegment);
   BulkSend& send = message.send;
   bool again = false;
@@ -145,10 +145,10 @@ TEST(SplitMessage, PiecesLeaveOfSoManySegmentsOnlyAsTheReceiverKeepsIncomplete) 
     return segments;
   };
   const std::vector<std::uint32_t> first = leave();
-  ASSERT_EQ(first.size(), kMost);
-  for (std::uint32_t i = 0; i < kMost; ++i) EXPECT_EQ(first[i], i);
+  ASSERT_EQ(first.size(), kMax);
+  for (std::uint32_t i = 0; i < kMax; ++i) EXPECT_EQ(first[i], i);
   // All but one piece of the first segment: nothing more leaves. With it, what follows.
-  for (std::uint32_t i = 1; i < kMost; ++i) send.acknowledge(i * send.pieces, 0xff, false);
+  for (std::uint32_t i = 1; i < kMax; ++i) send.acknowledge(i * send.pieces, 0xff, false);
   send.acknowledge(0, 0x7f, false);
   EXPECT_FALSE(send.has_work());
   send.lose(0, 0x80, false);

@@ -90,14 +90,14 @@ TEST(Repathing, PausesDoNotCount) {
 TEST(Repathing, WhereNoMoveBringsAnythingThereAreFewAndThenNone) {
   Paths paths;
   const int moves = paths.pass(30 * kSecond);
-  EXPECT_EQ(moves, static_cast<int>(Repathing::kMostInVain));
+  EXPECT_EQ(moves, static_cast<int>(Repathing::kMaxInVain));
   EXPECT_TRUE(paths.moves.gave_up());
   EXPECT_EQ(paths.pass(60 * kSecond), 0);
 }
 
 TEST(Repathing, EachMoveInVainIsWaitedForTwiceAsLong) {
   Paths paths;
-  std::array<Time, Repathing::kMostInVain> at{};
+  std::array<Time, Repathing::kMaxInVain> at{};
   std::size_t moves = 0;
   paths.pass(30 * kSecond, [&](wire::PathId) { at.at(moves++) = paths.now; });
   ASSERT_EQ(moves, at.size());
@@ -110,7 +110,7 @@ TEST(Repathing, EachMoveInVainIsWaitedForTwiceAsLong) {
 TEST(Repathing, AsLongAsMovesBringSomethingTheyGoOn) {
   Paths paths;
   const int moves = paths.pass(2 * kSecond, [&](wire::PathId) { paths.second *= 1.2; });
-  EXPECT_GT(moves, static_cast<int>(Repathing::kMostInVain));
+  EXPECT_GT(moves, static_cast<int>(Repathing::kMaxInVain));
 }
 
 TEST(Repathing, AMoveThatBringsLessIsTakenBack) {
@@ -131,7 +131,7 @@ TEST(Repathing, AMoveThatBringsLessIsTakenBack) {
   EXPECT_EQ(paths.back, 1);
   EXPECT_EQ(moves, 1);
   paths.first = 10;
-  EXPECT_EQ(paths.pass(30 * kSecond), static_cast<int>(Repathing::kMostInVain) - 1);
+  EXPECT_EQ(paths.pass(30 * kSecond), static_cast<int>(Repathing::kMaxInVain) - 1);
   EXPECT_EQ(paths.back, 1) << "one that changes nothing is left alone";
 }
 
@@ -139,9 +139,9 @@ TEST(Repathing, OneThatHasBroughtSomethingMakesUpForThoseInVain) {
   Paths paths;
   std::uint32_t moves = 0;
   paths.pass(30 * kSecond, [&](wire::PathId) {
-    if (++moves == Repathing::kMostInVain - 1) paths.first = paths.second = 20;
+    if (++moves == Repathing::kMaxInVain - 1) paths.first = paths.second = 20;
   });
-  EXPECT_EQ(moves, 2 * Repathing::kMostInVain - 1);
+  EXPECT_EQ(moves, 2 * Repathing::kMaxInVain - 1);
 }
 
 TEST(Repathing, WhereMuchLessIsCarriedThanBeforeItIsTriedAgain) {
@@ -157,7 +157,7 @@ TEST(Repathing, AMoveThatNobodyAnswersIsInVain) {
   Paths paths;
   int asked = 0;
   for (const Time end = paths.now + 60 * kSecond; paths.now < end;) asked += paths.look() ? 1 : 0;
-  EXPECT_EQ(asked, static_cast<int>(Repathing::kMostInVain));
+  EXPECT_EQ(asked, static_cast<int>(Repathing::kMaxInVain));
 }
 
 TEST(Repathing, ThoseThatComeOrGoAreMeasuredAnew) {

@@ -198,11 +198,11 @@ TEST_P(ShmAnswers, APeerThatReadsNoneOfThemIsALoss) {
   record.slot = {7, 7};
   record.total = record.bytes = 100;
   std::size_t asked = 0;
-  for (; asked < 8 * kMostReceives && victim.heard.lost.empty(); asked++) {
+  for (; asked < 8 * kMaxReceives && victim.heard.lost.empty(); asked++) {
     impostor.try_push(record);
     victim.turn();
     // So many an honest peer can cause while it reads nothing.
-    if (asked < kMostReceives) {
+    if (asked < kMaxReceives) {
       ASSERT_TRUE(victim.heard.lost.empty()) << asked;
     }
   }

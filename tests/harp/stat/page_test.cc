@@ -59,12 +59,12 @@ TEST(StatPage, shows_who_writes_it_and_what_was_written_last) {
 
 TEST(StatPage, counts_the_rows_that_it_has_no_room_for) {
   const auto made = page();
-  State state = state_of(1, kMostRows + 7);
+  State state = state_of(1, kMaxRows + 7);
   state.totals.rows_left_out = 2;
   made->publish(state);
   const auto read = View::open(made->fd())->read();
   ASSERT_TRUE(read.ok());
-  EXPECT_EQ(read.value().rows.size(), kMostRows);
+  EXPECT_EQ(read.value().rows.size(), kMaxRows);
   EXPECT_EQ(read.value().totals.rows_left_out, 9u);
 }
 
@@ -173,7 +173,7 @@ TEST(StatView, reads_nothing_beyond_the_page_and_names_one_that_is_never_finishe
   ASSERT_EQ(pwrite(fd, &row, sizeof row, kRowsAt), ssize_t{sizeof row});
   const auto state = view->read();
   ASSERT_TRUE(state.ok());
-  ASSERT_EQ(state.value().rows.size(), kMostRows);
+  ASSERT_EQ(state.value().rows.size(), kMaxRows);
   EXPECT_STREQ(name_of(state.value().rows[0].reach), "?");
   EXPECT_STREQ(name_of(state.value().rows[0].standing), "?");
   const std::string name = text_of(state.value().rows[0].name);

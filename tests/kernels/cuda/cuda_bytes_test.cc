@@ -100,7 +100,7 @@ TEST(CudaDeltas, RefusesWhatTheHostRefuses) {
 
 std::uint32_t checksum(std::uint64_t seed, std::uint32_t crc, const void* data, std::size_t bytes) {
   std::uint32_t result = 0;
-  Numbers workspace(kMostChecksumParts);
+  Numbers workspace(kMaxChecksumParts);
   const Status status = crc32c_on(FiberGrid(seed), crc, data, bytes, &result, workspace.data());
   EXPECT_TRUE(status.ok()) << status.message();
   return result;

@@ -34,7 +34,7 @@ using Trial = std::function<bool(const FiberGrid&)>;
 
 constexpr std::uint64_t kSeeds = 12;
 // Later calls of a thread are those of a loop that has gone round before.
-constexpr unsigned kMostCalls = 24;
+constexpr unsigned kMaxCalls = 24;
 
 // A kernel with a mistake may write anywhere, or never end: it runs in a process of its own.
 bool fails(const Trial& trial, const KernelMistake& mistake, std::uint64_t seed) {
@@ -66,8 +66,8 @@ void expect_all_mistakes_noticed(std::size_t launch, const std::vector<Trial>& t
     const FiberGrid right(1);
     ASSERT_TRUE(trial(right));
     const KernelCalls& own = right.launches()[launch];
-    calls.barriers = std::max(calls.barriers, std::min(own.barriers, kMostCalls));
-    calls.warp_calls = std::max(calls.warp_calls, std::min(own.warp_calls, kMostCalls));
+    calls.barriers = std::max(calls.barriers, std::min(own.barriers, kMaxCalls));
+    calls.warp_calls = std::max(calls.warp_calls, std::min(own.warp_calls, kMaxCalls));
   }
   EXPECT_GT(calls.barriers + calls.warp_calls, 0u);
   for (unsigned call = 0; call < calls.barriers; ++call) {
@@ -201,7 +201,7 @@ TEST(CudaMistakes, OfTheChecksumAreNoticed) {
   const std::uint32_t expected = crc32c(1, words.data(), 40000);
   const Trial trial = [&](const FiberGrid& grid) {
     std::uint32_t checksum = 0;
-    std::vector<std::uint32_t> workspace(kMostChecksumParts);
+    std::vector<std::uint32_t> workspace(kMaxChecksumParts);
     return crc32c_on(grid, 1, words.data(), 40000, &checksum, workspace.data()).ok() &&
            checksum == expected;
   };
@@ -209,7 +209,7 @@ TEST(CudaMistakes, OfTheChecksumAreNoticed) {
 }
 
 TEST(CudaMistakes, OfTheEndOfTheChecksumAreNoticed) {
-  std::vector<std::uint32_t> sums(kMostChecksumParts);
+  std::vector<std::uint32_t> sums(kMaxChecksumParts);
   std::mt19937_64 random(3);
   for (std::uint32_t& sum : sums) sum = static_cast<std::uint32_t>(random());
   constexpr std::uint32_t kShift = crc_shift(16384);
@@ -217,7 +217,7 @@ TEST(CudaMistakes, OfTheEndOfTheChecksumAreNoticed) {
   for (const std::uint32_t sum : sums) expected = crc_product(expected, kShift) ^ sum;
   const Trial trial = [&](const FiberGrid& grid) {
     std::uint32_t checksum = 0;
-    const ChecksumEndKernel kernel{sums.data(), kMostChecksumParts, kShift, 0, nullptr,
+    const ChecksumEndKernel kernel{sums.data(), kMaxChecksumParts, kShift, 0, nullptr,
                                    0,           &checksum};
     return grid(kernel, 1).ok() && checksum == ~expected;
   };

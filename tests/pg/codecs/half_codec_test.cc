@@ -221,7 +221,7 @@ TEST(HalfCodec, an_exponent_that_cannot_be_is_refused_before_anything_is_written
   Result<Block> block = encode(f16(), values);
   ASSERT_TRUE(block.ok());
   for (const std::int32_t exponent :
-       {kernels::kLeastF16Exponent - 1, kernels::kMostF16Exponent + 1, INT32_MIN, INT32_MAX}) {
+       {kernels::kMinF16Exponent - 1, kernels::kMaxF16Exponent + 1, INT32_MIN, INT32_MAX}) {
     std::memcpy(block->data() + sizeof exponent + 2 * kHalfGroup, &exponent, sizeof exponent);
     Floats destination(values.size(), kUntouched);
     const Status status = decode(f16(), *block, destination);

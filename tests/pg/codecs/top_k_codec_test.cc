@@ -54,7 +54,7 @@ TEST(TopKCodec, the_largest_arrive_and_the_rest_stays) {
       expect_like_reference({.ratio = ratio}, count, 1);
     }
   }
-  expect_like_reference({.ratio = 0.01}, kMostTopKElements, 1);
+  expect_like_reference({.ratio = 0.01}, kMaxTopKElements, 1);
   expect_like_reference({.ratio = 0.1}, 10'000, 1e-40f);
 }
 
@@ -188,7 +188,7 @@ TEST(TopKCodec, what_is_expected_is_about_what_comes) {
 // The planner asks about a whole shard; its blocks are what is sent.
 TEST(TopKCodec, a_shard_is_as_long_as_its_blocks) {
   const auto codec = codec_of({.ratio = 0.01});
-  const std::uint64_t block = kMostTopKElements * sizeof(float);
+  const std::uint64_t block = kMaxTopKElements * sizeof(float);
   EXPECT_EQ(codec->most(3 * block + 400), 3 * codec->most(block) + codec->most(400));
   EXPECT_EQ(codec->expected(3 * block + 400), 3 * codec->expected(block) + codec->expected(400));
   EXPECT_EQ(codec->most(0), 0u);
@@ -305,10 +305,10 @@ TEST(TopKCodec, a_block_without_what_it_needs_is_refused_with_figures) {
   expect_refused(encode(*codec, Floats(10)), "needs a Feedback");
   expect_refused(encode(*codec, Floats(60), &feedback, 50), "at least 110 elements, not 100");
   expect_refused(encode(*with_momentum, Floats(10), &feedback), "a momentum of 100 elements");
-  Feedback large = empty_feedback(kMostTopKElements + 1);
-  expect_refused(encode(*codec, Floats(kMostTopKElements + 1), &large),
+  Feedback large = empty_feedback(kMaxTopKElements + 1);
+  expect_refused(encode(*codec, Floats(kMaxTopKElements + 1), &large),
                  "at most 1048576 elements, not 1048577");
-  Floats destination(kMostTopKElements + 1);
+  Floats destination(kMaxTopKElements + 1);
   EXPECT_EQ(decode(*codec, Block(20), destination).code(), Code::kInvalidArgument);
   EXPECT_EQ(feedback.residual, Floats(100));
 }

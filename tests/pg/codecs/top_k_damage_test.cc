@@ -134,7 +134,7 @@ TEST(TopKDamage, halves_are_refused_where_there_are_none_and_with_a_wild_exponen
   halves.value_bytes = kValues * 2;
   expect_refused(halves, "has float16 values, not float32", false);
   for (const std::int32_t exponent :
-       {kernels::kLeastF16Exponent - 1, kernels::kMostF16Exponent + 1, INT32_MIN, INT32_MAX}) {
+       {kernels::kMinF16Exponent - 1, kernels::kMaxF16Exponent + 1, INT32_MIN, INT32_MAX}) {
     halves.header.exponent = exponent;
     expect_refused(halves, "has the exponent " + std::to_string(exponent), true);
   }

@@ -23,7 +23,7 @@ using testing::run_processes;
 
 constexpr int kSmallSends = 32;  // of every group, unmatched at rank 1
 // More than the peer may keep here, were it all to stay.
-constexpr std::uint64_t kGroups = harp::kMostUnmatched / kSmallSends + 100;
+constexpr std::uint64_t kGroups = harp::kMaxUnmatched / kSmallSends + 100;
 
 struct Way {
   const char* name;

@@ -345,22 +345,22 @@ TEST_F(FarewellTest, AFailedGroupAsksNobody) {
 TEST(RunningCollectivesTest, StandInLineBeyondTheMost) {
   RunningCollectives running;
   std::vector<std::shared_ptr<OperationState>> operations;
-  for (int i = 0; i < RunningCollectives::kMost + 4; ++i) {
+  for (int i = 0; i < RunningCollectives::kMax + 4; ++i) {
     operations.push_back(operation_of(i + 1));
     const bool queued = running.queue(*operations.back());
-    EXPECT_EQ(queued, i >= RunningCollectives::kMost);
+    EXPECT_EQ(queued, i >= RunningCollectives::kMax);
     if (!queued) running.started();
   }
   EXPECT_EQ(running.next(), nullptr);
   running.ended();
   EXPECT_TRUE(running.queue(*operations[0])) << "behind those that stand there already";
-  EXPECT_EQ(running.next()->sequence(), RunningCollectives::kMost + 1u);
+  EXPECT_EQ(running.next()->sequence(), RunningCollectives::kMax + 1u);
   running.started();
-  running.drop_from(RunningCollectives::kMost + 3);
+  running.drop_from(RunningCollectives::kMax + 3);
   running.ended();
   running.ended();
   running.ended();
-  EXPECT_EQ(running.next()->sequence(), RunningCollectives::kMost + 2u);
+  EXPECT_EQ(running.next()->sequence(), RunningCollectives::kMax + 2u);
   EXPECT_EQ(running.next(), operations[0].get());
   EXPECT_EQ(running.next(), nullptr);
   for (const auto& operation : operations) operation->self = nullptr;

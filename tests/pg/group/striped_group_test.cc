@@ -25,7 +25,7 @@ using testing::piece;
 using testing::RankThreads;
 using testing::values;
 
-constexpr std::size_t kLarge = StripedGroup::kLeastPart;  // elements of four bytes: eight MiB
+constexpr std::size_t kLarge = StripedGroup::kMinPart;  // elements of four bytes: eight MiB
 constexpr int kWorld = 3;
 
 // The flight recorder's entries of a group.

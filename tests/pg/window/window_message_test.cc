@@ -12,7 +12,7 @@ namespace {
 
 using kernels::Dtype;
 using Type = WindowMessage::Type;
-using Text = std::array<std::byte, kMostWindowMessageBytes>;
+using Text = std::array<std::byte, kMaxWindowMessageBytes>;
 
 std::vector<std::byte> written(const WindowMessage& message) {
   Text text;
@@ -21,7 +21,7 @@ std::vector<std::byte> written(const WindowMessage& message) {
 }
 
 TEST(WindowMessage, APutIsReadAsItWasWritten) {
-  std::vector<std::byte> data(kMostCarriedBytes, std::byte{7});
+  std::vector<std::byte> data(kMaxCarriedBytes, std::byte{7});
   for (const std::size_t bytes : {std::size_t{0}, std::size_t{8}, data.size()}) {
     const std::span<const std::byte> carried = std::span(data).first(bytes);
     const auto text = written({.type = Type::kPut,
@@ -30,7 +30,7 @@ TEST(WindowMessage, APutIsReadAsItWasWritten) {
                                .offset = std::uint64_t{5} << 40,
                                .bytes = bytes,
                                .carried = carried});
-    EXPECT_LE(text.size(), kMostWindowMessageBytes);
+    EXPECT_LE(text.size(), kMaxWindowMessageBytes);
     Result<WindowMessage> read = read_window_message(text);
     ASSERT_TRUE(read.ok()) << read.status().message();
     EXPECT_EQ(read->type, Type::kPut);

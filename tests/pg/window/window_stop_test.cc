@@ -36,7 +36,7 @@ class SlowTransport final : public harp::Transport {
   void deliver(const WindowMessage& message) {
     harp::RecvRequest& request = *open.front();
     open.pop_front();
-    std::array<std::byte, kMostWindowMessageBytes> text;
+    std::array<std::byte, kMaxWindowMessageBytes> text;
     request.bytes = write_window_message(message, text.data());
     request.sink.consume(request.sink, 0, text.data(), request.bytes);
     request.on_done(request, Status());

@@ -12,7 +12,7 @@ namespace {
 
 using taco::Code;
 
-constexpr std::size_t kMostThatNcclTakes = std::size_t{1} << 40;
+constexpr std::size_t kMaxThatNcclTakes = std::size_t{1} << 40;
 
 std::string between(const char* what, long long value, long long least, long long most) {
   if (value >= least && value <= most) return "";
@@ -21,7 +21,7 @@ std::string between(const char* what, long long value, long long least, long lon
 }
 
 Status check_properties(const Properties& seen) {
-  const auto most = static_cast<long long>(kMostThatNcclTakes);
+  const auto most = static_cast<long long>(kMaxThatNcclTakes);
   std::string wrong;
   if (seen.name.empty()) wrong += "name is empty; ";
   wrong += between("ptrSupport", seen.pointers, 1, 7);

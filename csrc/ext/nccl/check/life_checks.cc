@@ -24,8 +24,8 @@ using taco::Code;
 // hosts with more to do than cores.
 constexpr taco::Duration kSoon = 4 * taco::kSecond;
 
-constexpr int kSilence = 3;         // s
-constexpr double kMostIdle = 0.05;  // of a core
+constexpr int kSilence = 3;        // s
+constexpr double kMaxIdle = 0.05;  // of a core
 
 double processor_seconds() {
   timespec used;
@@ -147,7 +147,7 @@ Status check_silence(Stage& stage) {
   const double before = processor_seconds();
   std::this_thread::sleep_for(std::chrono::seconds(kSilence));
   const double used = processor_seconds() - before;
-  if (used > kSilence * kMostIdle) {
+  if (used > kSilence * kMaxIdle) {
     return {Code::kResource, "open connections and no call took " + std::to_string(used) +
                                  " s of processor time in " + std::to_string(kSilence) + " s"};
   }

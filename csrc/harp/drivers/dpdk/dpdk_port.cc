@@ -272,14 +272,14 @@ Status DpdkPort::make_pool(const DpdkPortOptions& options) {
   constexpr std::size_t kMore = 64;
   const std::size_t room =
       std::max(info_.mtu + kLinkBytes, longest_frame(info_.driver, options.arguments) + kMore);
-  constexpr std::size_t kMost = UINT16_MAX - RTE_PKTMBUF_HEADROOM;
-  if (room > kMost) {
+  constexpr std::size_t kMax = UINT16_MAX - RTE_PKTMBUF_HEADROOM;
+  if (room > kMax) {
     return Status(Code::kInvalidArgument,
                   "the DPDK device " + info_.name +
                       ": framesz=" + argument_of(options.arguments, "framesz") +
-                      " is larger than a buffer: " + std::to_string(kMost - kMore) + " at most");
+                      " is larger than a buffer: " + std::to_string(kMax - kMore) + " at most");
   }
-  const unsigned count = receive_slots_ + send_slots_ + kMostReceived + 3u * kBurst + 2 * kCached;
+  const unsigned count = receive_slots_ + send_slots_ + kMaxReceived + 3u * kBurst + 2 * kCached;
   const std::string name = "taco_" + std::to_string(port_);
   pool_ = rte_pktmbuf_pool_create(name.c_str(), count, kCached, LentPayload::kPrivateBytes,
                                   static_cast<std::uint16_t>(RTE_PKTMBUF_HEADROOM + room),
@@ -475,7 +475,7 @@ void DpdkPort::release_st() {
 
 // False: nothing has come.
 bool DpdkPort::receive_burst() {
-  if (received_count_ + kBurst > kMostReceived) return false;
+  if (received_count_ + kBurst > kMaxReceived) return false;
   const std::uint16_t got = rte_eth_rx_burst(port_, 0, received_.data() + received_count_, kBurst);
   received_count_ = static_cast<std::uint16_t>(received_count_ + got);
   add(frames_received_, got);

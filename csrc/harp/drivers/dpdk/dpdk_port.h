@@ -42,7 +42,7 @@ class DpdkPort final : public FramePort {
 
  private:
   static constexpr std::uint16_t kBurst = 32;
-  static constexpr std::uint16_t kMostReceived = kMostHeld + kBurst;
+  static constexpr std::uint16_t kMaxReceived = kMaxHeld + kBurst;
 
   Status start_memif(const DpdkPortOptions& options);
   Status make(const DpdkPortOptions& options);
@@ -77,7 +77,7 @@ class DpdkPort final : public FramePort {
   Time next_try_ = 0;
   rte_mempool* pool_ = nullptr;
   LentPayload lent_;
-  std::array<rte_mbuf*, kMostReceived> received_{};  // the first `handed_out_` are looked at
+  std::array<rte_mbuf*, kMaxReceived> received_{};  // the first `handed_out_` are looked at
   std::uint16_t received_count_ = 0, handed_out_ = 0;
   // Written by the owner alone.
   std::atomic<std::uint64_t> send_copied_{0}, receive_copied_{0};

@@ -23,7 +23,7 @@ namespace {
 constexpr std::size_t kSlotCharge = 4096;
 constexpr std::uint16_t kFirstPort = 49152;  // of those that nobody registers
 constexpr int kPortChoices = 64;
-constexpr std::size_t kMostPaths = 24;  // a bit each, of 32
+constexpr std::size_t kMaxNicPaths = 24;  // a bit each, of 32
 
 Status no_such_address(const Endpoint& address) {
   return Status(Code::kResource, to_string(address) + " is not an address of any device (" +
@@ -59,8 +59,8 @@ Result<std::unique_ptr<FrameNic>> FrameNic::create(const FrameNicOptions& option
 }
 
 Status FrameNic::open_address(const NicOptions::Local& local) {
-  if (paths_.size() == kMostPaths) {
-    return Status(Code::kResource, "more than " + std::to_string(kMostPaths) +
+  if (paths_.size() == kMaxNicPaths) {
+    return Status(Code::kResource, "more than " + std::to_string(kMaxNicPaths) +
                                        " ports at addresses of devices (TACO_PATHS)");
   }
   for (std::size_t wire = 0; wire < wires_.size(); ++wire) {
@@ -138,9 +138,9 @@ std::size_t FrameNic::receive_from(std::size_t wire, std::span<RxPacket> packets
                                    std::size_t filled) {
   FramePort& port = *wires_[wire].link.port;
   std::size_t seen = 0;
-  while (filled < packets.size() && seen < FramePort::kMostHeld) {
+  while (filled < packets.size() && seen < FramePort::kMaxHeld) {
     std::array<RxFrame, kReceiveBurst> frames;
-    const std::size_t asked = std::min(packets.size() - filled, FramePort::kMostHeld - seen);
+    const std::size_t asked = std::min(packets.size() - filled, FramePort::kMaxHeld - seen);
     const std::size_t got = port.receive_st(std::span(frames).first(asked));
     for (const RxFrame& frame : std::span(frames).first(got)) {
       if (accept(wire, frame, packets[filled], sources_[filled])) ++filled;
@@ -202,7 +202,7 @@ void FrameNic::on_solicitation(Wire& wire, const NeighbourMessage& message) {
     ++drops_.for_others;
     return;
   }
-  std::array<std::byte, kMostNeighbourFrame> answer;
+  std::array<std::byte, kMaxNeighbourFrame> answer;
   const std::size_t bytes =
       write_advertisement(wire.link.port->info().mac, own->address, message, answer);
   send_message(wire, std::span(answer).first(bytes));
@@ -217,7 +217,7 @@ void FrameNic::ask_neighbours(Wire& wire) {
   for (const Endpoint& host : wire.neighbours.take_questions(now_)) {
     for (const FrameLink::Own& own : wire.link.addresses) {
       if (!same_network(own.address, host, own.prefix)) continue;
-      std::array<std::byte, kMostNeighbourFrame> question;
+      std::array<std::byte, kMaxNeighbourFrame> question;
       const std::size_t bytes =
           write_solicitation(wire.link.port->info().mac, own.address, host, question);
       send_message(wire, std::span(question).first(bytes));
@@ -239,7 +239,7 @@ void FrameNic::look_at_links() {
     }
   }
   std::erase_if(waiting_, [&](const Waiting& each) {
-    const bool is_late = now_ - each.since > kMostWait;
+    const bool is_late = now_ - each.since > kMaxWait;
     drops_.no_neighbour += is_late ? 1 : 0;
     return is_late;
   });

@@ -78,9 +78,9 @@ class FrameNic final : public Nic {
 
  private:
   static constexpr std::size_t kBatch = 16;
-  static constexpr std::size_t kMostWaiting = 64;  // datagrams, for all hosts together
-  static constexpr std::size_t kMostWaitingForOne = 8;
-  static constexpr Duration kMostWait = kSecond;
+  static constexpr std::size_t kMaxWaiting = 64;  // datagrams, for all hosts together
+  static constexpr std::size_t kMaxWaitingForOne = 8;
+  static constexpr Duration kMaxWait = kSecond;
   static constexpr Duration kLookAtLinks = kMillisecond;
 
   // One device.

@@ -117,7 +117,7 @@ void FrameNic::keep_waiting(const TxPacket& packet) {
   const auto hop = next_hop(wire.link, addresses_[packet.local_path].endpoint, *packet.destination);
   const auto already = std::ranges::count_if(
       waiting_, [&](const Waiting& each) { return same_host_address(each.hop, *hop); });
-  if (waiting_.size() == kMostWaiting || already == kMostWaitingForOne) {
+  if (waiting_.size() == kMaxWaiting || already == kMaxWaitingForOne) {
     ++drops_.no_neighbour;
     return;
   }

@@ -47,8 +47,8 @@ struct RxFrame {
 // read when send_st returns, except for payload that is lent (FramePayload::kLent): that counts in
 // `reference` (nic.h) until the device has let go of it.
 struct TxFrame {
-  static constexpr std::size_t kMostHeaders = 64;  // Ethernet, IPv6 and UDP have 62
-  std::array<std::byte, kMostHeaders> headers;
+  static constexpr std::size_t kMaxHeaders = 64;  // Ethernet, IPv6 and UDP have 62
+  std::array<std::byte, kMaxHeaders> headers;
   std::uint8_t header_bytes = 0;
   std::uint8_t ip_bytes = 0;  // of them IP's
   std::span<const IoSlice> slices;
@@ -79,7 +79,7 @@ class FramePort {
   // the same for all payload.
   virtual void recall_st(const TxReference* /*reference*/) {}
   // Frames that are handed out between two calls of release_st, at most.
-  static constexpr std::size_t kMostHeld = 64;
+  static constexpr std::size_t kMaxHeld = 64;
   // Fills from the front, returns how many; fewer than asked for: there is nothing more.
   virtual std::size_t receive_st(std::span<RxFrame> frames) = 0;
   // Nobody looks at the frames that were handed out any more.

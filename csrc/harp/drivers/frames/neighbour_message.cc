@@ -177,7 +177,7 @@ std::optional<NeighbourMessage> parse_neighbour_message(std::span<const std::byt
 
 std::size_t write_solicitation(const MacAddress& own_mac, const Endpoint& own,
                                const Endpoint& subject, std::span<std::byte> frame) {
-  TACO_ASSERT(frame.size() >= kMostNeighbourFrame);
+  TACO_ASSERT(frame.size() >= kMaxNeighbourFrame);
   if (!is_ipv6(subject)) {
     return write_arp(kBroadcastMac, kArpRequest, own_mac, own, MacAddress{}, subject, frame);
   }
@@ -189,7 +189,7 @@ std::size_t write_solicitation(const MacAddress& own_mac, const Endpoint& own,
 
 std::size_t write_advertisement(const MacAddress& own_mac, const Endpoint& own,
                                 const NeighbourMessage& solicitation, std::span<std::byte> frame) {
-  TACO_ASSERT(frame.size() >= kMostNeighbourFrame);
+  TACO_ASSERT(frame.size() >= kMaxNeighbourFrame);
   const Endpoint& to = solicitation.sender;
   if (!is_ipv6(own)) {
     return write_arp(solicitation.mac, kArpReply, own_mac, own, solicitation.mac, to, frame);

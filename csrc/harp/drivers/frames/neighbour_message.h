@@ -27,10 +27,10 @@ struct NeighbourMessage {
 // None: the frame holds no such message, or a damaged one.
 std::optional<NeighbourMessage> parse_neighbour_message(std::span<const std::byte> frame);
 
-inline constexpr std::size_t kMostNeighbourFrame = kEthernetHeader + kIpv6Header + 32;
+inline constexpr std::size_t kMaxNeighbourFrame = kEthernetHeader + kIpv6Header + 32;
 
 // Asks all neighbours for the MAC address of `subject`. Returns the length of the frame, which
-// takes kMostNeighbourFrame at most.
+// takes kMaxNeighbourFrame at most.
 std::size_t write_solicitation(const MacAddress& own_mac, const Endpoint& own,
                                const Endpoint& subject, std::span<std::byte> frame);
 // Answers one that asked about `own`.

@@ -19,7 +19,7 @@ Neighbours::Entry& Neighbours::entry_of(const Endpoint& host, Time now) {
   const Key key = mapped_address(host);
   const auto found = entries_.find(key);
   if (found != entries_.end()) return found->second;
-  if (entries_.size() == kMost) drop_oldest();
+  if (entries_.size() == kMax) drop_oldest();
   Entry& made = entries_[key];
   made.host = host;
   set_port(made.host, 0);

@@ -26,7 +26,7 @@ namespace taco::harp {
 
 class Neighbours {
  public:
-  static constexpr std::size_t kMost = 4096;
+  static constexpr std::size_t kMax = 4096;
   static constexpr Duration kFresh = 30 * kSecond;
   static constexpr Duration kFirstRetry = 50 * kMillisecond;
   static constexpr Duration kLastRetry = kSecond;

@@ -77,7 +77,7 @@ struct UdpDatagram {
 
 // Ethernet, IP and UDP take 42 bytes over IPv4, 62 over IPv6.
 std::size_t udp_headers_bytes(const Endpoint& destination);
-inline constexpr std::size_t kMostUdpHeaders = kEthernetHeader + kIpv6Header + kUdpHeaderBytes;
+inline constexpr std::size_t kMaxUdpHeaders = kEthernetHeader + kIpv6Header + kUdpHeaderBytes;
 
 // Fills the first udp_headers_bytes() of `frame`; the payload belongs right behind them.
 void write_udp_headers(const UdpFlow& flow, const UdpDatagram& datagram,

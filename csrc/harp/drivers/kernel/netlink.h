@@ -72,10 +72,10 @@ void for_attributes(std::span<const std::byte> body, std::size_t header, const T
 // False: some did not fit the socket's buffer (ENOBUFS), and nobody knows what has changed.
 template <class Take>
 bool hear_kernel(int fd, const Take& take) {
-  constexpr int kMostHeard = 64;
+  constexpr int kMaxHeard = 64;
   NetlinkAnswer heard;
   bool all = true;
-  for (int i = 0; i < kMostHeard; ++i) {
+  for (int i = 0; i < kMaxHeard; ++i) {
     const ssize_t got = recv(fd, heard.bytes.data(), heard.bytes.size(), 0);
     if (got < 0 && errno == ENOBUFS) all = false;
     if (got < 0 && errno != ENOBUFS && errno != EINTR) break;

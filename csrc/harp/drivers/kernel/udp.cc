@@ -60,7 +60,7 @@ Status UdpNic::open_address(const NicOptions::Local& local, std::size_t place) {
 
 // Behind the others; once there is no room any more, where one is that is gone.
 std::optional<std::size_t> UdpNic::place_for_more() const {
-  if (addresses_.size() < kMostAddresses) return addresses_.size();
+  if (addresses_.size() < kMaxAddresses) return addresses_.size();
   if (missing_ == 0) return std::nullopt;
   return static_cast<std::size_t>(std::countr_zero(missing_));
 }
@@ -83,7 +83,7 @@ void UdpNic::open_more(std::span<const NicOptions::Local> locals) {
     const Status opened =
         place ? open_address(local, *place)
               : Status(Code::kResource, to_string(local.address) + " is not used: there are " +
-                                            std::to_string(kMostAddresses) +
+                                            std::to_string(kMaxAddresses) +
                                             " sockets already (TACO_IFNAME, TACO_PATHS)");
     if (!opened.ok()) TACO_LOG_WARNING("harp", "a new address: %s", opened.message().c_str());
   }

@@ -53,7 +53,7 @@ class alignas(kCacheLine) UdpNic final : public Nic {
   void watch_addresses();
   void open_more(std::span<const NicOptions::Local> locals);
 
-  static constexpr std::size_t kMostAddresses = 24;  // a bit each, of 32
+  static constexpr std::size_t kMaxAddresses = 24;  // a bit each, of 32
 
   const UdpNicOptions options_;
   NicCapabilities capabilities_;

@@ -25,7 +25,7 @@ constexpr std::size_t kBurst = 16;
 // The buffer to ask for when the most is wanted and privilege would allow anything: beyond this,
 // more buffer only means colder memory. Twice as much made an all_reduce of 40 MiB between 4 hosts
 // on one machine 4% slower; half as much leaves senders waiting for credit.
-constexpr std::size_t kMostReceiveBuffer = std::size_t{4} << 20;
+constexpr std::size_t kMaxReceiveBuffer = std::size_t{4} << 20;
 // Small enough that a rate-limited interface pushes back here instead of dropping in its queue.
 constexpr std::size_t kSendBuffer = std::size_t{1} << 18;
 // A call that fails for another destination's error is repeated this often: were there always a new
@@ -203,7 +203,7 @@ bool UdpSocket::may_fragment(bool may) {
 
 void UdpSocket::size_buffers(std::size_t wanted) {
   const int bytes =
-      static_cast<int>(std::min(wanted != 0 ? wanted : kMostReceiveBuffer, std::size_t{1} << 30));
+      static_cast<int>(std::min(wanted != 0 ? wanted : kMaxReceiveBuffer, std::size_t{1} << 30));
   if (!set_option(fd_, SOL_SOCKET, SO_RCVBUFFORCE, bytes)) {
     set_option(fd_, SOL_SOCKET, SO_RCVBUF, bytes);
   }
@@ -399,7 +399,7 @@ std::size_t UdpSocket::drain_errors(std::vector<Refusal>& refusals) {
 }
 
 std::size_t UdpSocket::take_errors(std::vector<Refusal>& refusals) {
-  constexpr std::size_t kMostKept = 64;
+  constexpr std::size_t kMaxKept = 64;
   std::size_t from_others = 0;
   for (int taken = 0; taken < kErrorsAtOnce; ++taken) {
     Refusal refusal;
@@ -425,7 +425,7 @@ std::size_t UdpSocket::take_errors(std::vector<Refusal>& refusals) {
       const bool from_network =
           error.ee_origin == SO_EE_ORIGIN_ICMP || error.ee_origin == SO_EE_ORIGIN_ICMP6;
       from_others += from_network ? 1 : 0;
-      if (!from_network || error.ee_errno != ECONNREFUSED || refusals.size() >= kMostKept) continue;
+      if (!from_network || error.ee_errno != ECONNREFUSED || refusals.size() >= kMaxKept) continue;
       refusal.quoted.assign(quoted.begin(), quoted.begin() + got);
       refusals.push_back(std::move(refusal));
       break;

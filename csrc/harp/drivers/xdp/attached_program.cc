@@ -13,7 +13,7 @@
 namespace taco::harp {
 namespace {
 
-constexpr std::size_t kMostMaps = 8;
+constexpr std::size_t kMaxMaps = 8;
 
 struct AttachedId {
   std::uint32_t program = 0;  // 0: none
@@ -72,10 +72,10 @@ Result<std::optional<AttachedProgram>> find_attached_program(std::uint32_t inter
   if (!link.ok()) return link.status();
   const auto program = open_bpf_object(BpfKind::kProgram, id.value().program);
   if (!program.ok()) return program.status();
-  std::uint32_t maps[kMostMaps] = {};
+  std::uint32_t maps[kMaxMaps] = {};
   bpf_prog_info about;
   memset(&about, 0, sizeof about);
-  about.nr_map_ids = kMostMaps;
+  about.nr_map_ids = kMaxMaps;
   about.map_ids = reinterpret_cast<std::uint64_t>(maps);
   if (!program.value() || !describe_bpf_object(program.value(), &about, sizeof about)) return none;
   AttachedProgram found;
@@ -83,7 +83,7 @@ Result<std::optional<AttachedProgram>> find_attached_program(std::uint32_t inter
   found.tag = std::to_array(about.tag);
   found.mode = id.value().mode;
   found.link = std::move(link).value();
-  for (std::size_t i = 0; i < std::min<std::size_t>(about.nr_map_ids, kMostMaps); ++i) {
+  for (std::size_t i = 0; i < std::min<std::size_t>(about.nr_map_ids, kMaxMaps); ++i) {
     auto map = open_bpf_object(BpfKind::kMap, maps[i]);
     if (!map.ok()) return map.status();
     bpf_map_info shape;

@@ -80,7 +80,7 @@ const NextHops::Hop* NextHops::find(const Endpoint& source, const OwnNetwork& ow
   const Key key{mapped_address(source), mapped_address(destination)};
   auto found = entries_.find(key);
   if (found == entries_.end()) {
-    if (entries_.size() >= kMostEntries) entries_.clear();
+    if (entries_.size() >= kMaxEntries) entries_.clear();
     found = entries_.try_emplace(key).first;
   }
   Entry& entry = found->second;

@@ -59,7 +59,7 @@ class NextHops {
     Time confirm = 0;  // by a datagram of the kernel's own
   };
 
-  static constexpr std::size_t kMostEntries = 65'536;
+  static constexpr std::size_t kMaxEntries = 65'536;
 
   NextHops() = default;
   void hear(Time now);

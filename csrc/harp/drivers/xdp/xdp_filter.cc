@@ -93,7 +93,7 @@ BpfProgram XdpFilter::program(const OwnFd& addresses, const OwnFd& sockets) {
   program.call(BPF_FUNC_map_lookup_elem);
   program.jump_if(BPF_JEQ, BPF_REG_0, 0, pass);
   program.load(BPF_W, BPF_REG_2, kXdpContext, offsetof(xdp_md, rx_queue_index));
-  program.jump_if(BPF_JGE, BPF_REG_2, kMostQueues, pass);
+  program.jump_if(BPF_JGE, BPF_REG_2, kMaxQueues, pass);
   program.load(BPF_W, kScratch, BPF_REG_0, 0);
   program.add_register(BPF_REG_2, kScratch);
   program.load_map(BPF_REG_1, sockets);
@@ -108,12 +108,12 @@ BpfProgram XdpFilter::program(const OwnFd& addresses, const OwnFd& sockets) {
 
 BpfMapShape XdpFilter::shape_of_addresses() {
   static_assert(sizeof(Key) == 20);
-  return {BPF_MAP_TYPE_HASH, sizeof(Key), sizeof(std::uint32_t), kMostAddresses};
+  return {BPF_MAP_TYPE_HASH, sizeof(Key), sizeof(std::uint32_t), kMaxAddresses};
 }
 
 BpfMapShape XdpFilter::shape_of_sockets() {
   return {BPF_MAP_TYPE_XSKMAP, sizeof(std::uint32_t), sizeof(std::uint32_t),
-          kMostQueues * kMostQueues};
+          kMaxQueues * kMaxQueues};
 }
 
 Result<std::unique_ptr<XdpFilter>> XdpFilter::create() {
@@ -168,7 +168,7 @@ Status XdpFilter::set_addresses(std::span<const Endpoint> addresses) {
 
 // A program takes a moment to go with its last user.
 Result<bool> XdpFilter::attach(std::uint32_t interface, std::uint32_t owner) {
-  first_place_ = owner * kMostQueues;
+  first_place_ = owner * kMaxQueues;
   TACO_RETURN_IF_ERROR(attach_new(interface));
   if (!link_) TACO_RETURN_IF_ERROR(join(interface));
   if (!link_) return false;
@@ -241,7 +241,7 @@ void XdpFilter::forget_former_owner() {
   std::vector<Key> all;
   for (Key key; next_bpf_key(addresses_, all.empty() ? nullptr : &all.back(), &key);) {
     all.push_back(key);
-    if (all.size() > kMostAddresses) break;
+    if (all.size() > kMaxAddresses) break;
   }
   for (const Key& key : all) {
     if (owns(key)) erase_from_bpf_map(addresses_, &key);

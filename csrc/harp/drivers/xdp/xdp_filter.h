@@ -27,7 +27,7 @@ namespace taco::harp {
 
 class XdpFilter {
  public:
-  static constexpr std::uint32_t kMostQueues = 64;
+  static constexpr std::uint32_t kMaxQueues = 64;
   // Another layout of the maps needs another name: those that share a program know it by that, and
   // see that it is no other's of the same name.
   static constexpr char kProgramName[] = "taco_harp_2";
@@ -61,7 +61,7 @@ class XdpFilter {
     std::uint16_t nothing = 0;
     bool operator==(const Key&) const = default;
   };
-  static constexpr std::uint32_t kMostAddresses = 4096;  // of all engines
+  static constexpr std::uint32_t kMaxAddresses = 4096;  // of all engines
 
   XdpFilter() = default;
   Status attach_new(std::uint32_t interface);

@@ -70,7 +70,7 @@ Result<LinkFacts> facts_of(const std::string& name) {
   known = known && ioctl(fd.get(), SIOCGIFFLAGS, &request) == 0;
   facts.is_up = (request.ifr_flags & IFF_UP) != 0;
   if (!known) return Status(Code::kResource, name + ": " + strerror(errno));
-  facts.queues = std::min(device_queues(name).now, XdpFilter::kMostQueues);
+  facts.queues = std::min(device_queues(name).now, XdpFilter::kMaxQueues);
   return facts;
 }
 

@@ -17,13 +17,13 @@ constexpr MacAddress mac(int last) {
 }
 
 Frame solicitation(const char* own, const char* subject) {
-  Frame frame(kMostNeighbourFrame);
+  Frame frame(kMaxNeighbourFrame);
   frame.resize(write_solicitation(mac(1), ip(own), ip(subject), frame));
   return frame;
 }
 
 Frame advertisement(const char* own, const NeighbourMessage& to) {
-  Frame frame(kMostNeighbourFrame);
+  Frame frame(kMaxNeighbourFrame);
   frame.resize(write_advertisement(mac(2), ip(own), to, frame));
   return frame;
 }

@@ -73,7 +73,7 @@ TEST(NeighboursTest, answers_that_nobody_asked_for_are_not_kept_and_the_table_is
     const std::string host = "10.1." + std::to_string(i / 250) + "." + std::to_string(i % 250 + 1);
     neighbours.on_question_from(ip(host), kMac, i + 1);
   }
-  EXPECT_EQ(neighbours.size(), Neighbours::kMost);
+  EXPECT_EQ(neighbours.size(), Neighbours::kMax);
   EXPECT_EQ(neighbours.look_up(ip("10.1.19.250"), 6000), kMac) << "the oldest made room";
   EXPECT_EQ(neighbours.look_up(ip("10.0.0.9"), 6000), std::nullopt);
 }

@@ -313,7 +313,7 @@ TEST(UdpFrameTest, ipv6_with_extension_headers_is_left_to_others) {
 }
 
 TEST(UdpFrameTest, a_datagram_that_routers_may_cut_has_a_number) {
-  Frame frame(kMostUdpHeaders);
+  Frame frame(kMaxUdpHeaders);
   write_udp_headers(flow(false), {{}, 0, UdpChecksumBy::kSoftware, true, 0xbeef}, frame);
   EXPECT_EQ(load_number(frame, 18), 0xbeef);
   EXPECT_EQ(load_number(frame, 20), 0);
