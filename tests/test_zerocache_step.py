@@ -77,9 +77,7 @@ def test_ranks_that_share_a_model_learn_as_ddp(tmp_path: Path) -> None:
     assert caches[1][0]["losses"] == caches[2][0]["losses"]
 
 
-@pytest.mark.whole(
-    instead="tests/python/test_zerocache_plan.py::test_the_command_predicts_a_step_and_the_least_host_memory"
-)
+@pytest.mark.whole(because="it runs a program that measures; test_zerocache_plan has the plans")
 def test_plans_of_caches_and_of_the_command_stand_beside_measured_steps(tmp_path: Path) -> None:
     result = tmp_path / "result.json"
     command = [sys.executable, str(BENCHMARKS / "zerocache_plan.py"), "--json", str(result)]

@@ -337,9 +337,7 @@ print(status("VmHWM") - before + status("RssShmem"))
 """
 
 
-@pytest.mark.whole(
-    instead="tests/python/test_zerocache_sharded_init.py::test_a_model_larger_than_a_rank_holds_is_built_and_trained"
-)
+@pytest.mark.whole(instead="test_parameters_are_absent_once_they_are_made")
 def test_a_model_is_built_that_memory_could_not_hold(tmp_path: Path) -> None:
     """The peak is the caps, the largest module and little else."""
     caps, largest = 64 * MIB, 16 * MIB
