@@ -64,9 +64,12 @@ void Hostile::attack() {
   }
 }
 
-// A copy, from where the packet came or from elsewhere, to where it went or to elsewhere.
+// A copy, from where the packet came or from elsewhere, to where it went or to elsewhere. A copy of
+// a packet may have made another process than the peer quote it: such a reset, in the peer's name,
+// is one that quotes a packet.
 void Hostile::replay(const Seen& seen) {
-  const SimPlace from = random_.chance(0.5) ? seen.from : anywhere();
+  SimPlace from = random_.chance(0.5) ? seen.from : anywhere();
+  if (!resets_ && wire::is_reset(seen.bytes)) from = seen.from;
   SimPlace to = seen.to;
   if (random_.chance(0.2)) to.node = static_cast<std::uint32_t>(random_.below(nodes_));
   network_.forge(from, to, seen.bytes);

@@ -2,16 +2,17 @@
 // watched by shared memory's own means).
 //
 // - A port-unreachable that quotes one of our packets, unguessable connection id included, is a
-//   hint. It starts a burst of probes; the peer is dead when at least kRefusals packets were
-//   refused, nothing has been heard since the first, and either refusals have come for as long as
-//   an answer takes, or a probe that was not refused has waited so long for one: kSilence, and more
-//   where round trips are long. One forged or stray ICMP kills nobody, nor does a firewall that
-//   refuses while it reloads its rules.
+//   hint, if the packet went to where the peer has answered, or is called first. It starts a burst
+//   of probes; the peer is dead when at least kRefusals packets were refused, nothing has been
+//   heard since the first, and either refusals have come for as long as an answer takes, or a probe
+//   that was not refused has waited so long for one: kSilence, and more where round trips are long.
+//   One forged or stray ICMP kills nobody, nor does a firewall that refuses while it reloads its
+//   rules.
 // - Where several ways lead to the peer, a firewall on one of them may refuse what goes there. As
 //   long as nothing was refused on the others, such hints need a silence of kLongSilence.
-// - A reset from the peer's address that quotes one of our packets says that another process has
-//   the port now. A reader of our packets can forge it, and be faster than a peer whose host
-//   is busy: such hints need that silence, too.
+// - A reset that quotes one of our packets, and comes from where that went and the peer has
+//   answered, says that another process has the port now. A reader of our packets can forge it, and
+//   be faster than a peer whose host is busy: such hints need that silence, too.
 // - While a request is open, a peer silent for kLook is asked for a sign of life, so that a dead
 //   process is refused (and found out) soon even if we only receive. The longer nothing but signs
 //   of life is exchanged, the rarer the questions: long waits must cost nothing.

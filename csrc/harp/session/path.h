@@ -81,6 +81,8 @@ class Path {
   // given up so often that it is not even tried for a while.
   enum class Standing : std::uint8_t { kProving, kLive, kLeft, kResting };
   Standing standing() const;
+  // The peer has answered between these two addresses, be it not of late.
+  bool has_led_there() const { return standing() != Standing::kProving; }
   // Challenges that have left since the path was made or given up, none of them answered.
   std::uint32_t challenges() const { return challenges_; }
   // The time within which an answer comes, as a rule.

@@ -306,10 +306,11 @@ void Session::move_to(const AddressPair& pair) {
   ready();
 }
 
-bool Session::sent_lately(const wire::Header& header) const {
+bool Session::sent_lately(const wire::Header& header, const AddressPair& by) const {
   if (!established() || header.connection != peer_connection_id()) return false;
   const Path* const path = paths_.find(header.path);
-  return path != nullptr && path->sent_lately(header);
+  return path != nullptr && path->has_led_there() && path->pair() == by &&
+         path->sent_lately(header);
 }
 
 void Session::flush_acks() {

@@ -81,8 +81,9 @@ class Session final : public Link {
   const PairKey& key() const { return key_; }
   // Something at the peer's address seems to speak another version of the wire.
   void on_other_version(std::uint8_t version) { handshake_.on_other_version(version); }
-  // Is this the header of a packet that went out lately?
-  bool sent_lately(const wire::Header& header) const;
+  // Is this the header of a packet that went out lately, by this pair, by which the peer has been
+  // reached?
+  bool sent_lately(const wire::Header& header, const AddressPair& by) const;
 
   // The engine's own loop stood still for `away`: nobody is to blame for silence meanwhile. Before
   // anything else of the turn that follows. Not told to one that rests: it waits for nothing.
@@ -102,7 +103,7 @@ class Session final : public Link {
   std::size_t paths_due() const { return paths_due_; }        // that were to be, when it began
   const SendCredit& granted() const { return send_credit_; }  // by the peer
   const CreditAccount& grants() const { return credit_; }     // to the peer
-  // Some path leads there; or may do, as long as there are hellos only.
+  // The peer has answered there; or may be there, as long as there are hellos only.
   bool sends_to(const Endpoint& remote) const;
   // Is it just there that hellos are said? Not once it is established.
   bool calls(const Endpoint& remote) const;

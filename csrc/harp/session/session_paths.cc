@@ -105,8 +105,9 @@ bool Session::sends_to(const Endpoint& remote) const {
   };
   const std::span<const AddressPair> ways = handshake_.ways();
   return std::any_of(ways.begin(), ways.end(), leads_there) ||
-         std::any_of(paths_.begin(), paths_.end(),
-                     [&](const auto& path) { return leads_there(path->pair()); });
+         std::any_of(paths_.begin(), paths_.end(), [&](const auto& path) {
+           return path->has_led_there() && leads_there(path->pair());
+         });
 }
 
 bool Session::calls(const Endpoint& remote) const {

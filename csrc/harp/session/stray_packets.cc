@@ -23,7 +23,7 @@ void StrayPackets::take(const RxPacket& packet) {
     case wire::Type::kHello:
       return on_hello(parsed, packet);
     case wire::Type::kReset:
-      return on_reset(parsed);
+      return on_reset(parsed, packet);
     default:
       return answer(packet);
   }
@@ -50,12 +50,15 @@ void StrayPackets::on_hello(const wire::Packet& parsed, const RxPacket& packet) 
   if (session != nullptr && !session->on_hello(*hello, packet)) session->lose_to_new_session();
 }
 
-void StrayPackets::on_reset(const wire::Packet& parsed) {
+// Somebody may have had another process answer a copy of what was for the peer: only who has the
+// address where the peer was knows that it is there no more.
+void StrayPackets::on_reset(const wire::Packet& parsed, const RxPacket& packet) {
   ++host_.counters().resets_received;
   wire::Header quoted;
   std::memcpy(&quoted, parsed.body.data(), sizeof quoted);
   Session* const session = host_.session_to(quoted.connection);
-  if (session == nullptr || session->ended() || !session->sent_lately(quoted)) return;
+  if (session == nullptr || session->ended()) return;
+  if (!session->sent_lately(quoted, AddressPair::of(packet))) return;
   peers_.on_reset(*session);
 }
 

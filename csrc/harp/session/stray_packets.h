@@ -4,8 +4,8 @@
 // the peer's port by now.
 //
 // Anybody can send any of these, so nothing is allocated before a hello has proved itself, what
-// costs a search is rationed, a reset is believed only if it quotes what was really sent, and a
-// packet of another version ends nothing.
+// costs a search is rationed, a reset is believed only if it quotes what was really sent and comes
+// from where that went, and a packet of another version ends nothing.
 //
 // One per engine; owner thread only.
 #pragma once
@@ -68,7 +68,7 @@ class StrayPackets {
   };
 
   void on_hello(const wire::Packet& parsed, const RxPacket& packet);
-  void on_reset(const wire::Packet& parsed);
+  void on_reset(const wire::Packet& parsed, const RxPacket& packet);
   void on_other_version(const RxPacket& packet);
   void answer(const RxPacket& packet);
 

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <string>
 #include <vector>
@@ -117,6 +118,86 @@ TEST(Reset, ThatDoesNotQuoteWhatWasSentIsNotBelieved) {
   EXPECT_EQ(cluster[0].counters().resets_received, 4u);
   observer.send(1, 0, reset_of(last));
   EXPECT_EQ(cluster[0].peer(1).suspicion.resets, 1u) << "the test's own packets would be believed";
+}
+
+TEST(Reset, ThatComesFromElsewhereThanThePacketWentIsNotBelieved) {
+  SimCluster cluster(3, 1, {});
+  SimObserver observer(cluster);
+  deliver(cluster, 1);
+  Datagram reset = reset_of(header_of(observer.seen_between(0, 1, wire::Type::kControl).back()));
+  const Endpoint of_another = SimNetwork::endpoint(2, 0), at_another = SimNetwork::endpoint(1, 1),
+                 by_another_port = SimNetwork::endpoint(1, 0, 1);
+  for (const Endpoint& source : {of_another, at_another, by_another_port}) {
+    cluster[0].inject({reset, 0, &source, 0});
+    EXPECT_EQ(cluster[0].peer(1).suspicion.resets, 0u) << to_string(source);
+  }
+  observer.send(1, 0, reset);
+  EXPECT_EQ(cluster[0].peer(1).suspicion.resets, 1u);
+}
+
+// Somebody has a third process answer copies of what is for the peer, while that is cut off for
+// longer than a suspicion lasts.
+TEST(Reset, OfAThirdProcessEndsNoSession) {
+  SimCluster cluster(3, 1, {});
+  SimObserver observer(cluster);
+  deliver(cluster, 1);
+  const Time back = cluster.now() + 3 * kSecond;
+  cluster.network().kill_link(1, 0, back);
+  Transfer transfer(2, 100);
+  cluster[0].matcher(1).recv(transfer.recv);
+  std::size_t copied = observer.seen.size();
+  const auto copy = [&] {
+    for (; copied < observer.seen.size(); ++copied) {
+      const SimObserver::Seen one = observer.seen[copied];
+      if (one.from == 0 && one.to == 1) observer.send(0, 2, one.bytes);
+    }
+  };
+  EXPECT_FALSE(cluster.run(
+      back, [&] { return transfer.received.calls > 0; }, copy));
+  EXPECT_GE(cluster[0].counters().resets_received, 3u);
+  cluster[1].matcher(0).send(transfer.send);
+  ASSERT_TRUE(cluster.run(back + 5 * kSecond, [&] { return transfer.done(); }));
+  transfer.check();
+}
+
+// Somebody has a copy of the packet that begins a path come from elsewhere, while the peer is cut
+// off: so it is asked there. Whoever is there answers by resets, or nobody is, and each question is
+// refused.
+TEST(Reset, FromWhereThePeerHasNeverBeenEndsNoSession) {
+  std::uint64_t resets = 0, refusals = 0;
+  const std::uint32_t third = 2;
+  for (const Endpoint& elsewhere :
+       {SimNetwork::endpoint(third, 1), SimNetwork::endpoint(third, 1, /*port=*/1)}) {
+    for (const std::uint32_t node : {0u, 1u}) {  // one of them leads
+      const std::uint32_t peer = 1 - node;
+      SimCluster cluster(3, 1, {});
+      SimObserver observer(cluster);
+      for (const std::uint32_t each : {0u, 1u}) {
+        cluster[each].set_paths(2);
+        cluster[each].set_security(Security::kAuth);  // or what asks would be too short for a reset
+      }
+      cluster.network().kill_link(peer, node, kNever, /*address=*/1);
+      deliver(cluster, 1);
+      const auto begins = std::ranges::find_if(observer.seen, [&](const auto& seen) {
+        return seen.from == peer && seen.address == 1 && is_type(seen.bytes, wire::Type::kControl);
+      });
+      ASSERT_NE(begins, observer.seen.end());
+      Datagram copy = begins->bytes;
+      cluster[node].inject({copy, 0, &elsewhere, 1});
+      const Time back = cluster.now() + 3 * kSecond;
+      cluster.network().kill_link(peer, node, back);
+      Transfer transfer(2, 100);
+      cluster[node].matcher(peer).recv(transfer.recv);
+      EXPECT_FALSE(cluster.run(back, [&] { return transfer.received.calls > 0; }));
+      cluster[peer].matcher(node).send(transfer.send);
+      ASSERT_TRUE(cluster.run(back + 5 * kSecond, [&] { return transfer.done(); }));
+      transfer.check();
+      resets += cluster[node].counters().resets_received;
+      refusals += cluster.network().counts().unreachable;
+    }
+  }
+  EXPECT_GE(resets, 3u);
+  EXPECT_GE(refusals, 3u);
 }
 
 // Who sees none of our packets cannot quote one, and so keeps nobody from being heard who can.
