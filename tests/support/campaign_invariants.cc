@@ -13,8 +13,6 @@ constexpr std::uint64_t kMaxSilentSteps = 2000;
 // back has to try, and challenges by paths that are dead. Who asks whether a peer is still there
 // asks by each path.
 constexpr double kIdleTurns = 300, kIdleTurnsAPath = 40, kIdleTurnsASecond = 60;
-// The credit that every account may be granted beyond what the pool has left.
-constexpr std::uint64_t kBeyondPool = SendCredit::kInitial;
 
 std::string pair_text(std::uint32_t node, std::uint32_t other) {
   return "process " + std::to_string(node) + " and " + std::to_string(other) + ": ";
@@ -106,8 +104,7 @@ void Invariants::check_credit(std::uint32_t node, std::uint32_t other) {
 
 void Invariants::check_pool(std::uint32_t node) {
   const CreditPool& pool = cluster_[node].credit();
-  const std::uint64_t beyond = pool.packet_bytes() * kBeyondPool;
-  if (pool.outstanding() > pool.capacity() + beyond) {
+  if (pool.outstanding() > pool.most()) {
     fail("process " + std::to_string(node) + " has granted " + std::to_string(pool.outstanding()) +
          " bytes and has " + std::to_string(pool.capacity()));
   }

@@ -101,7 +101,7 @@ bool EngineLoop::turn_st() {
     matching_.completions.run(matching_.observer);
     worked = true;
   }
-  if (has_ready()) {
+  if (has_ready() || credit().owes_turns()) {
     run_transmits();
     // A full Nic is no reason to turn again at once.
     worked |= !nic_full();

@@ -58,6 +58,7 @@ class Handshake {
   const wire::Nonce& nonce() const { return nonce_; }
   const wire::Nonce& peer_nonce() const { return peer_nonce_; }  // once established
   bool has_called() const { return calls_ > 0 || been_ != 0; }   // the peer may have heard of us
+  bool has_heard() const { return echo_ != wire::Nonce{}; }      // of the peer
 
   // The meaning of a hello with a valid proof for this session.
   enum class Meaning : std::uint8_t {

@@ -103,14 +103,15 @@ class TailProbe {
   bool due() const { return state_ == State::kDue; }
   // Probes in a row that were not answered; they are sent ever more rarely.
   std::uint32_t unanswered() const { return unanswered_; }
-  Time deadline(const RoundTrip& rtt) const {
-    return due() ? kNever : base_ + rtt.probe_timeout(unanswered_);
+  // `patience`: as if so many more had not been answered.
+  Time deadline(const RoundTrip& rtt, std::uint32_t patience = 0) const {
+    return due() ? kNever : base_ + rtt.probe_timeout(unanswered_ + patience);
   }
 
   void request() { state_ = State::kDue; }
   // True: one has become due.
-  bool on_timer(const RoundTrip& rtt, Time now) {
-    if (now < deadline(rtt)) return false;
+  bool on_timer(const RoundTrip& rtt, Time now, std::uint32_t patience = 0) {
+    if (now < deadline(rtt, patience)) return false;
     doubt(now);
     return true;
   }

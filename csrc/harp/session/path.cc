@@ -256,12 +256,18 @@ bool Path::watches_silence() const {
   return waiting && !peer_left_ && is_live();
 }
 
+// Who waits for credit alone asks for it ever more rarely: all that wait ask the same peer.
+std::uint32_t Path::patience() const {
+  return sent_.in_flight() > 0 ? 0 : std::max(credit_.asked(), 1u) - 1;
+}
+
 Time Path::next_deadline() const {
   const Time loss = sent_.next_loss(reorder_.get(rtt_), loss_not_before_);
   const Time next = std::min({ack_.deadline(), mtu_.deadline(), pacer_.deadline(), loss, retry_});
   if (!watches_silence()) return next;
   const bool patient = tail_.unanswered() > 0 && host_.now() < doubted_ + kPatience;
-  return std::min({next, tail_.deadline(rtt_), patient ? doubted_ + kPatience : kNever});
+  return std::min(
+      {next, tail_.deadline(rtt_, patience()), patient ? doubted_ + kPatience : kNever});
 }
 
 bool Path::on_timer(SentPackets::Listener& listener) {
@@ -302,7 +308,8 @@ bool Path::on_mtu_timer(Time now) {
 // Nothing was heard for longer than it should take: a ping brings either an acknowledgement, which
 // shows what is missing, or more silence. No data is sent again on suspicion.
 bool Path::on_probe_timeout(Time now) {
-  if (!watches_silence() || !tail_.on_timer(rtt_, now)) return false;
+  if (!watches_silence() || !tail_.on_timer(rtt_, now, patience())) return false;
+  if (sent_.in_flight() == 0) credit_.on_asked();
   if (tail_.unanswered() == 1) doubted_ = now;
   if (tail_.unanswered() == kLongSilence) congestion_.on_silence(window_);
   return true;

@@ -258,6 +258,7 @@ class Path {
   std::span<const std::byte> sealed(wire::Header& header, std::span<const std::byte> body);
   void renew_numbers();
   bool watches_silence() const;
+  std::uint32_t patience() const;
   std::uint32_t worth_a_run() const;
   std::uint32_t share() const;
   AckSample sample() const;

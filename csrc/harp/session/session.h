@@ -272,6 +272,7 @@ class Session final : public Link {
   Sent transmit_small(Path& path);
   bool transmit_runs(std::size_t budget);
   void share_out();
+  bool ask_for_credit();
   bool worth_it(const Path& path, std::uint32_t tried) const;
   bool owes_ack(const Path& path) const;
   std::uint32_t write_acks(const Path& path, wire::Writer& writer) const;

@@ -43,7 +43,7 @@ void Session::establish(const wire::Hello& hello, const AddressPair& from) {
   refused_ = 0;
   last_heard_ = silence_base_ = host_.now();
   // Frames may have come before the hello.
-  send_credit_.on_granted(hello.credit_limit, hello.credit_epoch);
+  send_credit_.begin(hello.credit_limit, hello.credit_epoch);
   open_paths();
   ready();
 }
@@ -101,6 +101,8 @@ Session::Sent Session::send_hello() {
   hello.sender = own_incarnation_;
   hello.target = peer_incarnation_;
   handshake_.fill(hello, due.pair);
+  // One that sends the peer's nonce back may be all that the peer hears before it sends.
+  if (handshake_.has_heard()) credit_.open();
   hello.credit_limit = credit_.limit();
   hello.credit_epoch = credit_.epoch();
   hello.max_ack_delay_us = DelayedAck::kLongest / kMicrosecond;

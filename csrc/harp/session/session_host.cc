@@ -88,7 +88,9 @@ void SessionHost::tell_of_gap(Duration late, Duration away) {
 // Somebody waits for credit that others hold: those who hold more than their share give up some.
 void SessionHost::share_credit() {
   credit_.ask_everybody();
-  for (Session* session : sessions_) session->refresh_credit();
+  for (Session* session : sessions_) {
+    if (session->grants().is_concerned()) session->refresh_credit();
+  }
 }
 
 bool SessionHost::is_stopped(const Session& session) const {

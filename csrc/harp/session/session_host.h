@@ -73,7 +73,10 @@ class SessionHost {
   virtual void on_paths_opened(const Session& /*session*/) {}
 
   Time now() const { return now_; }
-  void set_now(Time now) { now_ = now; }  // once a turn, before anything else
+  void set_now(Time now) {  // once a turn, before anything else
+    now_ = now;
+    credit_.set_now(now);
+  }
 
   // Gives every ready session one bounded turn to transmit. False when nothing is left that could
   // be sent now; `nic_full()` then says whether full sockets keep somebody from it.

@@ -30,6 +30,7 @@ Session::Turn Session::transmit(std::size_t budget) {
       if (transmit_small(*path) == Sent::kNicFull) full_ |= address_bit(*path);
     }
     more |= transmit_runs(budget);
+    more |= ask_for_credit();
   }
   update_timer();
   if (full_ != 0) ++host_.counters().nic_full;
@@ -95,6 +96,14 @@ bool Session::worth_it(const Path& path, std::uint32_t tried) const {
                        send.datagram_bytes() <= other->mtu().usable();
     if (waits && other->arrival(left) < arrival) return false;
   }
+  return true;
+}
+
+// Patience would gain nothing. True: a packet that asks is to leave.
+bool Session::ask_for_credit() {
+  if (!send_credit_.is_to_be_asked_for() || life_.peer_left()) return false;
+  send_credit_.on_asked();
+  paths_.main().probe();
   return true;
 }
 

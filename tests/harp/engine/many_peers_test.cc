@@ -122,6 +122,74 @@ TEST(ManyPeers, ThoseThatAreSilentGetHellosWithinARateForAllOfThem) {
   EXPECT_LE(of_few, 30u * 1472) << "ever more rarely";
 }
 
+// A process is kept from its core just when many have heard that they may send: what they do send
+// before they hear of it again has room in its buffer. `posted`: it knows of all before any has
+// called; else it hears of them one after the other.
+TEST(ManyPeers, WhatAllSendThatBeginAtOnceFitsIntoTheBuffer) {
+  constexpr std::uint32_t kPeers = 64;
+  for (const bool posted : {true, false}) {
+    SCOPED_TRACE(posted ? "posted" : "unposted");
+    SimFaults faults;
+    faults.receive_buffer = 425'984;  // what Linux gives whoever asks for more
+    SimCluster cluster(kPeers + 1, 1, faults);
+    std::deque<Transfer> all;
+    for (std::uint64_t tag = 0; tag < 12 * kPeers; ++tag) all.emplace_back(tag, 1000);
+    const auto receive = [&] {
+      for (std::uint32_t i = 0; i < all.size(); ++i) cluster[0].recv(1 + i % kPeers, all[i].recv);
+    };
+    if (posted) receive();
+    for (std::uint32_t i = 0; i < all.size(); ++i) cluster[1 + i % kPeers].send(0, all[i].send);
+    const CreditPool& pool = cluster[0].credit();
+    std::uint64_t most = 0;
+    ASSERT_TRUE(cluster.run(kSecond, [&] {
+      most = std::max(most, pool.outstanding());
+      return cluster[1].session(0)->established();
+    }));
+    cluster[0].stall_until(cluster.now() + 10 * kMillisecond);
+    if (!posted) receive();
+    ASSERT_TRUE(cluster.run(10 * kSecond, [&] {
+      most = std::max(most, pool.outstanding());
+      return std::ranges::all_of(all, [](const Transfer& each) { return each.done(); });
+    }));
+    for (const Transfer& each : all) each.check();
+    EXPECT_EQ(cluster[0].sim_nic().overflows(), 0u);
+    EXPECT_LE(most, pool.capacity());
+    EXPECT_GE(most, pool.capacity() / 2);
+    cluster.end();
+  }
+}
+
+// More of them than packets fit into half the buffer: each waits for its turn, and none for ever.
+TEST(ManyPeers, AllTogetherNeverHaveMoreUnderWayThanHalfTheBufferHolds) {
+  for (const std::uint32_t peers : {8u, 100u}) {
+    SCOPED_TRACE(peers);
+    SimFaults faults;
+    faults.receive_buffer = 212'992;
+    faults.max_datagram = 8972;
+    SimCluster cluster(peers + 1, 1, faults);
+    std::deque<Transfer> all;
+    for (std::uint32_t i = 1; i <= peers; ++i) {
+      for (const std::size_t bytes : {200u, 50'000u}) {
+        Transfer& each = all.emplace_back(2 * i + bytes / 50'000, bytes);
+        cluster[0].recv(i, each.recv);
+        cluster[i].send(0, each.send);
+      }
+    }
+    const CreditPool& pool = cluster[0].credit();
+    std::uint64_t most = 0;
+    ASSERT_TRUE(cluster.run(100 * kSecond, [&] {
+      most = std::max(most, pool.outstanding());
+      return std::ranges::all_of(all, [](const Transfer& each) { return each.done(); });
+    }));
+    for (const Transfer& each : all) each.check();
+    EXPECT_LE(most, pool.capacity());
+    EXPECT_GE(most, pool.capacity() / 2);
+    pass(cluster, 60 * kSecond);
+    EXPECT_EQ(cluster[0].loop().awake(), 0u) << "whoever waits for nothing rests";
+    cluster.end();
+  }
+}
+
 TEST(ManyPeers, IdleSessionsWakeNobodyAndAreLookedAtByNobody) {
   SimFaults faults;
   faults.receive_buffer = 8 << 20;

@@ -120,7 +120,7 @@ TEST(Crossing, WhatSendsLittleAtATimeUsesBothLinksAfterWhatSendsMuch) {
   SimFaults faults = gigabit();
   faults.receive_buffer = 32 << 20;
   std::vector<double> rings[2], all_to_alls[2];
-  for (std::uint64_t seed = 1; seed <= kFewSeeds; ++seed) {
+  for (std::uint64_t seed = 1; seed <= kSeedsOfAMedian; ++seed) {
     for (const std::uint32_t links : {1u, 2u}) {
       AllToAll hosts(links, seed, faults);
       hosts.run();

@@ -5,19 +5,29 @@
 #include <algorithm>
 #include <deque>
 #include <string>
+#include <vector>
 
+#include "base/clock.h"
 #include "support/sim_random.h"
 
 namespace taco::harp {
 namespace {
 
 constexpr std::uint64_t kPacketBytes = 2304;
+constexpr std::uint64_t kDefaultHalf = 212'992;  // of what Linux gives by default
+
+// Of a peer that has been heard.
+struct OpenAccount : CreditAccount {
+  OpenAccount(CreditPool& pool, std::uint64_t packet_bytes) : CreditAccount(pool, packet_bytes) {
+    open();
+  }
+};
 
 // A peer that sends as much as it is told it may, and believes the newest limit it has heard.
 struct Peer {
   Peer(CreditPool& pool, std::uint64_t packet_bytes) : account(pool, packet_bytes) {}
-  CreditAccount account;
-  std::uint64_t sent = 0, received = 0, believed = SendCredit::kInitial;
+  OpenAccount account;
+  std::uint64_t sent = 0, received = 0, believed = account.limit();
   struct Told {
     std::uint64_t limit;
     std::uint32_t epoch;
@@ -71,8 +81,9 @@ TEST(Credit, WhatIsInFlightNeverExceedsThePoolAndNobodyStarves) {
       for (const Peer& each : all) {
         if (each.believed > each.received) possible += each.believed - each.received;
       }
-      // The least allowance, an acknowledgement, may go beyond a pool that is given away.
-      ASSERT_LE(possible, capacity + 12 * peers);
+      // The least allowance may go beyond a pool that is given away.
+      ASSERT_LE(possible, capacity + 2 * peers);
+      ASSERT_LE(pool.outstanding(), pool.most());
     }
     for (int round = 0; round < 20; ++round) {  // everybody is told and sends everything
       for (Peer& each : all) {
@@ -93,9 +104,125 @@ TEST(Credit, WhatIsInFlightNeverExceedsThePoolAndNobodyStarves) {
   }
 }
 
+// What is granted before anything has come: `known` is what the pool knows of when the first
+// begins.
+std::deque<CreditAccount> begun(CreditPool& pool, std::size_t peers, std::uint64_t packet_bytes,
+                                bool known) {
+  std::deque<CreditAccount> all;
+  for (std::size_t i = 0; i < peers; ++i) {
+    all.emplace_back(pool, packet_bytes);
+    if (!known) all.back().open();
+  }
+  for (CreditAccount& each : all) each.open();
+  return all;
+}
+
+TEST(Credit, PeersThatBeginAtOnceHaveNoMoreTogetherThanThePool) {
+  for (const std::uint64_t capacity : {kDefaultHalf, std::uint64_t{4} << 20}) {
+    for (const std::uint64_t packet : {std::uint64_t{2304}, std::uint64_t{9804}}) {
+      for (const std::size_t peers : {8u, 16u, 64u, 512u, 10'000u}) {
+        for (const bool known : {true, false}) {
+          SCOPED_TRACE(std::to_string(peers) + " peers of " + std::to_string(packet) + " bytes");
+          CreditPool pool(capacity);
+          const std::deque<CreditAccount> all = begun(pool, peers, packet, known);
+          EXPECT_LE(pool.outstanding(), pool.capacity());
+          EXPECT_GE(pool.outstanding(), std::min(pool.capacity() / 2, peers * packet));
+        }
+      }
+    }
+  }
+}
+
+TEST(Credit, AFewPeersBeginWithEightPacketsAndSixteenWithSome) {
+  for (const bool known : {true, false}) {
+    CreditPool few(kDefaultHalf), more(kDefaultHalf), large(std::uint64_t{4} << 20);
+    for (const CreditAccount& each : begun(few, 8, kPacketBytes, known)) {
+      EXPECT_EQ(each.limit(), 8u);
+    }
+    for (const CreditAccount& each : begun(more, 16, kPacketBytes, known)) {
+      EXPECT_GE(each.limit(), known ? 5u : 1u);
+    }
+    for (const CreditAccount& each : begun(large, 64, kPacketBytes, known)) {
+      EXPECT_EQ(each.limit(), 8u);
+    }
+  }
+}
+
+TEST(Credit, WhoeverHasNotBeenHeardHoldsNothing) {
+  CreditPool pool(1000);
+  std::deque<CreditAccount> silent;
+  for (int i = 0; i < 100; ++i) {
+    silent.emplace_back(pool, 1).set_active(true);
+    EXPECT_FALSE(silent.back().refresh());
+  }
+  EXPECT_EQ(pool.outstanding(), 0u);
+}
+
+TEST(Credit, OneOfAFewMayBeginWhateverTheOthersHold) {
+  CreditPool pool(100);
+  OpenAccount holder(pool, 1);
+  holder.set_active(true);
+  ASSERT_TRUE(holder.refresh());
+  std::deque<OpenAccount> others;
+  for (int i = 0; i < 7; ++i) {
+    OpenAccount& other = others.emplace_back(pool, 1);
+    EXPECT_GE(other.limit(), 2u);
+    other.set_active(true);
+    other.refresh();
+  }
+  EXPECT_GT(pool.outstanding(), pool.capacity());
+  EXPECT_LE(pool.outstanding(), pool.most());
+}
+
+// Most of them have nothing to send and keep what they have, until others have nothing.
+TEST(Credit, OfMorePeersThanThereArePacketsEachThatAsksGetsItsTurn) {
+  constexpr std::size_t kPeers = 1000, kStep = 7;
+  CreditPool pool(10);
+  std::deque<CreditAccount> all = begun(pool, kPeers, 1, /*known=*/true);
+  EXPECT_EQ(pool.outstanding(), 10u);
+  std::vector<int> sent(kPeers);
+  std::size_t asked = 0;
+  for (std::size_t i = 0; i < kPeers; i += kStep, ++asked) all[i].refresh();
+  const auto served = [&] {
+    return std::ranges::count_if(sent, [](int times) { return times >= 3; });
+  };
+  int rounds = 0;
+  for (; rounds < 1000 && served() < static_cast<std::ptrdiff_t>(asked); ++rounds) {
+    pool.set_now(rounds * kMillisecond);
+    for (std::size_t i = 0; i < kPeers; i += kStep) {
+      if (all[i].limit() <= all[i].received()) continue;
+      all[i].on_received(all[i].limit());
+      ++sent[i];
+      all[i].refresh();
+    }
+    if (!pool.starving()) continue;
+    pool.ask_everybody();
+    for (CreditAccount& each : all) {
+      if (!each.is_concerned() || !each.refresh()) continue;
+      each.on_told();
+      each.on_confirmed(each.epoch());
+    }
+    ASSERT_LE(pool.outstanding(), pool.capacity());
+  }
+  EXPECT_LE(rounds, 150) << "of 43 in which ten have their turn";
+  EXPECT_LE(*std::ranges::max_element(sent), 5) << "in the order in which they asked";
+}
+
+TEST(Credit, APoolThatHoldsLessThanAPacketLetsOnePeerSendOne) {
+  CreditPool pool(1000);
+  OpenAccount first(pool, 2304), second(pool, 2304);
+  EXPECT_EQ(first.limit(), 1u);
+  EXPECT_EQ(second.limit(), 0u);
+  EXPECT_FALSE(second.refresh());
+  first.on_received(1);
+  pool.ask_everybody();
+  EXPECT_TRUE(second.refresh());
+  EXPECT_EQ(second.limit(), 1u);
+}
+
 TEST(Credit, AnIdleHolderGivesUpItsShareWhenAnotherWaits) {
   CreditPool pool(1000);
-  CreditAccount idle(pool, 1), waiting(pool, 1);
+  OpenAccount idle(pool, 1), waiting(pool, 1);
   idle.set_active(true);
   ASSERT_TRUE(idle.refresh());
   EXPECT_GT(pool.outstanding(), 900u);
@@ -115,7 +242,7 @@ TEST(Credit, AnIdleHolderGivesUpItsShareWhenAnotherWaits) {
 
 TEST(Credit, APathOfJumboFramesLeavesTheOthersTheirShare) {
   CreditPool pool(1'000'000);
-  CreditAccount jumbo(pool, 10'000), plain(pool, 2'000);
+  OpenAccount jumbo(pool, 10'000), plain(pool, 2'000);
   jumbo.set_active(true);
   plain.set_active(true);
   ASSERT_TRUE(jumbo.refresh());
@@ -128,17 +255,17 @@ TEST(Credit, APathOfJumboFramesLeavesTheOthersTheirShare) {
 TEST(Credit, WhatPeersHeldThatAreGoneGoesBackToTheOthers) {
   constexpr std::size_t kPeers = 10;
   CreditPool alone(1000), pool(1000);
-  CreditAccount undisturbed(alone, 1);
+  OpenAccount undisturbed(alone, 1);
   undisturbed.set_active(true);
   undisturbed.refresh();
-  CreditAccount survivor(pool, 1);
+  OpenAccount survivor(pool, 1);
   survivor.set_active(true);
-  std::deque<CreditAccount> mortals;
+  std::deque<OpenAccount> mortals;
   for (std::size_t i = 1; i < kPeers; ++i) mortals.emplace_back(pool, 1).set_active(true);
-  for (CreditAccount& mortal : mortals) mortal.refresh();
+  for (OpenAccount& mortal : mortals) mortal.refresh();
   survivor.refresh();
   EXPECT_LT(survivor.limit(), 200u);
-  for (CreditAccount& mortal : mortals) {
+  for (OpenAccount& mortal : mortals) {
     mortal.close();
     survivor.refresh();
     EXPECT_FALSE(mortal.refresh()) << "the dead ask for nothing";
@@ -152,7 +279,7 @@ TEST(Credit, WhatPeersHeldThatAreGoneGoesBackToTheOthers) {
 
 TEST(Credit, NobodyIsAskedAgainWhileNothingChanges) {
   CreditPool pool(1000);
-  CreditAccount holder(pool, 1), waiting(pool, 1);
+  OpenAccount holder(pool, 1), waiting(pool, 1);
   holder.set_active(true);
   ASSERT_TRUE(holder.refresh());
   holder.set_active(false);
@@ -188,7 +315,7 @@ struct LoweredTest : ::testing::Test {
     EXPECT_TRUE(holder.refresh());
   }
   CreditPool pool;
-  CreditAccount holder, waiting;
+  OpenAccount holder, waiting;
   std::uint32_t before = 0;  // the epoch of the higher limit
 };
 
@@ -226,7 +353,7 @@ TEST_F(LoweredTest, NothingIsToldOnceThePeerIsGone) {
 
 TEST(SendCredit, TheNewestWordIsValidAndMayTakeSomeBack) {
   SendCredit credit;
-  EXPECT_EQ(credit.left(), SendCredit::kInitial);
+  EXPECT_EQ(credit.left(), 0u) << "nothing was granted";
   EXPECT_TRUE(credit.on_granted(100, 2));
   EXPECT_FALSE(credit.on_granted(200, 1)) << "overtaken on the way";
   EXPECT_FALSE(credit.on_granted(100, 2));
@@ -236,14 +363,35 @@ TEST(SendCredit, TheNewestWordIsValidAndMayTakeSomeBack) {
   EXPECT_EQ(credit.left(), 0u);
 }
 
+TEST(SendCredit, TheFirstWordIsTakenUnlessALaterOneHasOvertakenIt) {
+  SendCredit credit, late;
+  credit.begin(8, 0);
+  EXPECT_EQ(credit.left(), 8u);
+  late.on_granted(20, 3);
+  late.begin(8, 1);
+  EXPECT_EQ(late.left(), 20u);
+}
+
 TEST(SendCredit, IsAskedForUntilSomethingLeaves) {
   SendCredit credit;
-  credit.use(SendCredit::kInitial);
+  EXPECT_FALSE(credit.is_to_be_asked_for()) << "nothing waits";
   credit.set_blocked();
+  EXPECT_TRUE(credit.is_to_be_asked_for());
+  credit.on_asked();
+  EXPECT_FALSE(credit.is_to_be_asked_for()) << "time decides when to ask again";
+  EXPECT_EQ(credit.asked(), 1u);
   credit.on_granted(100, 1);
+  EXPECT_EQ(credit.asked(), 0u);
   EXPECT_TRUE(credit.blocked());
   credit.use(1);
   EXPECT_FALSE(credit.blocked());
+  credit.use(99);
+  credit.set_blocked();
+  EXPECT_FALSE(credit.is_to_be_asked_for()) << "what has used it up has asked";
+  credit.on_granted(200, 2);
+  credit.on_granted(100, 3);
+  credit.set_blocked();
+  EXPECT_TRUE(credit.is_to_be_asked_for()) << "it was taken away";
 }
 
 }  // namespace
