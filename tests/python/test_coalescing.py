@@ -3,6 +3,8 @@ nothing that follows an error in one returns undone."""
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 from collections.abc import Callable
 
@@ -11,6 +13,8 @@ import torch
 import torch.distributed as dist
 from conftest import taco_only
 from spawn_ranks import Ranks
+
+import taco_torch
 
 CPU = torch.device("cpu")
 
@@ -148,6 +152,83 @@ def messages_to_oneself() -> None:
     for sent in works:
         assert sent is not None
         sent.wait()
+
+
+VICTIM = 2
+
+
+def batch_with(peers: list[int], dies: bool = False) -> None:
+    """To and from each of them; who dies has begun all of it."""
+    operations = []
+    for peer in peers:
+        operations.append(dist.P2POp(dist.isend, torch.ones(70_000), peer))
+        operations.append(dist.P2POp(dist.irecv, torch.zeros(70_000), peer))
+    works = dist.batch_isend_irecv(operations)
+    if dies:
+        os.kill(os.getpid(), signal.SIGKILL)
+    for work in works:
+        work.wait()
+
+
+def batch_of_all(dies: bool = False) -> None:
+    batch_with([peer for peer in range(3) if peer != dist.get_rank()], dies)
+
+
+def block_of_all(device: torch.device | None, dies: bool = False) -> None:
+    tensors = [torch.ones(70_000) for _ in range(3)]
+    with dist._coalescing_manager(device=device, async_ops=True) as manager:
+        for tensor in tensors:
+            dist.all_reduce(tensor)
+            if dies:
+                os.kill(os.getpid(), signal.SIGKILL)
+    manager.wait()
+    assert bool((tensors[-1] == 3).all()), "it returned undone"
+
+
+def captured_block(dies: bool = False) -> None:
+    block_of_all(None, dies)
+
+
+def started_block(dies: bool = False) -> None:
+    block_of_all(CPU, dies)
+
+
+def names_the_dead(call: Callable[[], object]) -> None:
+    with pytest.raises(taco_torch.PeerLostError) as caught:
+        call()
+    assert caught.value.rank == VICTIM
+
+
+def one_dies_in_the_middle(call: Callable[[bool], None]) -> None:
+    for _ in range(3):
+        call(False)
+    if dist.get_rank() == VICTIM:
+        call(True)
+    for again in (
+        lambda: call(False),
+        lambda: call(False),
+        batch_of_all,
+        captured_block,
+        started_block,
+        lambda: batch_with([1 - dist.get_rank()]),
+        all_reduce_is_done,
+        dist.barrier,
+    ):
+        names_the_dead(again)
+
+
+@taco_only
+@pytest.mark.parametrize("call", [batch_of_all, captured_block, started_block])
+def test_a_rank_that_dies_in_the_middle_is_named_by_this_wait_and_all_later_ones(
+    transport: str, call: Callable[[bool], None]
+) -> None:
+    with Ranks(3, {"TACO_TRANSPORT": transport, "TACO_LOG": "error"}) as ranks:
+        ranks.initialise()
+        for rank in range(3):
+            ranks.begin(rank, one_dies_in_the_middle, call)
+        for outcome in ranks.gather([0, 1], 60):
+            assert outcome.ok, outcome.trace
+        assert ranks.gather([VICTIM])[0].exit_code == -signal.SIGKILL
 
 
 @taco_only
