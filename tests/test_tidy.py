@@ -70,15 +70,24 @@ MACHINE_PATH = re.compile(r"(?<![\w.~/-])/(?:h[o]me|r[o]ot|w[o]rk|U[s]ers)/\w")
 FACTORIES = {"empty", "empty_strided", "zeros", "ones", "full", "tensor", "arange", "eye", "rand"}
 
 
+def is_factory(node: ast.expr) -> bool:
+    return (
+        isinstance(node, ast.Attribute)
+        and isinstance(node.value, ast.Name)
+        and node.value.id == "torch"
+        and node.attr in FACTORIES
+    )
+
+
 def unsaid_defaults(text: str) -> Iterator[int]:
     """Lines that make tensors whose dtype or device torch.set_default_dtype() and
     torch.set_default_device() would decide."""
     for node in ast.walk(ast.parse(text)):
-        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+        if not isinstance(node, ast.Call):
             continue
-        of_torch = isinstance(node.func.value, ast.Name) and node.func.value.id == "torch"
         said = {keyword.arg for keyword in node.keywords}
-        if of_torch and node.func.attr in FACTORIES and not said >= {"dtype", "device"}:
+        called = [node.func, *node.args[:1]]  # the argument of partial(), say
+        if any(map(is_factory, called)) and not said >= {"dtype", "device"}:
             yield node.lineno
 
 
@@ -328,7 +337,8 @@ def test_tensors_of_our_own_do_not_take_the_program_s_defaults() -> None:
             for line in unsaid_defaults(text_of(name))
         ]
     )
-    assert list(unsaid_defaults("torch.empty(3)\ntorch.zeros(3, dtype=a, device=b)")) == [1]
+    code = "torch.empty(3)\ntorch.zeros(3, dtype=a, device=b)\npartial(torch.ones, 3, dtype=a)"
+    assert list(unsaid_defaults(code)) == [1, 3]
 
 
 def test_a_comment_names_its_subject() -> None:

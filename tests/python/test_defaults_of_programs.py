@@ -19,6 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 from zerocache_models import adamw, make_cache
 
 import taco_torch
+from taco_torch.zerocache import distributed_checkpoint
 
 pytestmark = taco_only
 lightcc = taco_torch.lightcc
@@ -129,3 +130,48 @@ def test_a_cache_reads_saves_and_loads_what_it_holds(tmp_path: Path, which: str)
         assert one.device.type == "cpu"
         assert one.dtype == torch.float32
     cache.close()
+
+
+@pytest.mark.parametrize("which", DEFAULTS)
+def test_a_model_that_is_wrapped_stays_what_it_is(tmp_path: Path, which: str) -> None:
+    given = torch.randn(4, 20)
+    plain, model = net(), net()
+    usual = adamw(plain)
+    cache = make_cache(tmp_path / "disk")
+    with defaults(which):
+        model, optimizer = cache.wrap(model, adamw(model))
+    for _ in range(2):
+        for one, steps in ((plain, usual), (model, optimizer)):
+            steps.zero_grad()
+            one(given).sum().backward()
+            steps.step()
+    for parameter, expected in zip(model.parameters(), plain.parameters(), strict=True):
+        assert parameter.device.type == "cpu"
+        torch.testing.assert_close(cache.full(parameter), expected.detach())
+    cache.close()
+
+
+@pytest.mark.parametrize("which", DEFAULTS)
+def test_a_distributed_checkpoint_goes_there_and_back(tmp_path: Path, which: str) -> None:
+    given = torch.randn(4, 20)
+    caches, models, optimizers = [], [], []
+    for name in ("one", "other"):
+        cache = make_cache(tmp_path / name)
+        model = net()
+        model, optimizer = cache.wrap(model, adamw(model))
+        caches.append(cache)
+        models.append(model)
+        optimizers.append(optimizer)
+    models[0](given).sum().backward()
+    optimizers[0].step()
+    with defaults(which):
+        distributed_checkpoint.save(caches[0], tmp_path / "saved")
+        distributed_checkpoint.load(caches[1], tmp_path / "saved")
+    for mine, theirs in zip(models[0].parameters(), models[1].parameters(), strict=True):
+        assert torch.equal(caches[0].full(mine), caches[1].full(theirs))
+    saved, loaded = (one.state_dict()["state"] for one in optimizers)
+    for index, entry in saved.items():
+        for kind, value in entry.items():
+            assert torch.equal(value, loaded[index][kind])
+    for cache in caches:
+        cache.close()

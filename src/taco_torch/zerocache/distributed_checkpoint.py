@@ -120,7 +120,7 @@ class LoadPlanner(DefaultLoadPlanner):
         if place is None:
             return super().resolve_tensor(read_item)  # type: ignore[no-any-return]
         is_whole = found.shape == torch.Size(read_item.lengths)
-        new = partial(torch.empty, found.shape, dtype=found.dtype)
+        new = partial(torch.empty, found.shape, dtype=found.dtype, device="cpu")
         whole = new() if is_whole else self._stand_ins.read(place)
         part: Tensor = self.transform_tensor(read_item, whole)
         self._parts[read_item.dest_index] = place, whole
