@@ -30,6 +30,7 @@ set(torch_facing
   edge/rendezvous.cc
   edge/rendezvous_record.cc
   edge/roster.cc
+  edge/signals.cc
   edge/stack_use.cc
   edge/store_door.cc
   pg/c10d/agreed_choice.cc

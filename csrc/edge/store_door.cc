@@ -9,6 +9,9 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
+#include "base/far_future.h"
+#include "base/heed.h"
+
 namespace taco::edge {
 namespace {
 
@@ -25,10 +28,15 @@ class Pace {
         min_(std::min(lookers * kMin, kMax)),
         max_(std::clamp(lookers * kMillisecond, kMax, kMaxOfAll)) {}
 
-  void sleep(Time until) {
+  // A failure: this thread waits no longer (base/heed.h).
+  Status sleep(Time until) {
     const Time now = monotonic_now();
     const Duration pause = std::clamp((now - begin_) / 64, min_, max_);
-    std::this_thread::sleep_for(std::chrono::nanoseconds(std::min(pause, until - now)));
+    const auto pause_until = [](Time time) {
+      std::this_thread::sleep_for(std::chrono::nanoseconds(time - monotonic_now()));
+      return false;
+    };
+    return wait_and_heed(std::min(until, later(now, pause)), pause_until).status();
   }
 
  private:
@@ -107,23 +115,25 @@ Result<std::string> StoreDoor::look(const std::string& key) {
 
 Result<bool> StoreDoor::wait(const std::vector<std::string>& keys, Time until) {
   until = std::min(until, deadline_);
-  for (Pace pace(1);; pace.sleep(until)) {
+  for (Pace pace(1);;) {
     Result<bool> all = check(keys);
     if (!all.ok() || *all || monotonic_now() >= until) return all;
+    TACO_RETURN_IF_ERROR(pace.sleep(until));
   }
 }
 
 void StoreDoor::wait_until_gone(const std::string& key, Time until) {
-  for (Pace pace(1);; pace.sleep(until)) {
+  for (Pace pace(1); monotonic_now() < until;) {
     Result<bool> there = check({key});
-    if (!there.ok() || !*there || monotonic_now() >= until) return;
+    if (!there.ok() || !*there || !pace.sleep(until).ok()) return;
   }
 }
 
 Result<std::string> StoreDoor::hear(const std::string& key) {
-  for (Pace pace(ranks_);; pace.sleep(deadline_)) {
+  for (Pace pace(ranks_);;) {
     Result<std::string> value = look(key);
     if (!value.ok() || !value->empty() || late()) return value;
+    TACO_RETURN_IF_ERROR(pace.sleep(deadline_));
   }
 }
 

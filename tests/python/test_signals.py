@@ -1,4 +1,4 @@
-"""Python's handlers of signals run while a rank waits."""
+"""Python's handlers of signals run while a rank waits, whatever it waits in."""
 
 from __future__ import annotations
 
@@ -6,65 +6,245 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
+from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
 from conftest import taco_only
 from spawn_ranks import Ranks, connect
+from zerocache_models import TinyGPT, make_cache
+from zerocache_ranks import CAPS, adamw, own_batches, values_of
+from zerocache_steps import check_same
+
+import taco_torch
+
+pytestmark = taco_only
+
+PATIENCE = timedelta(seconds=30)
 
 
-def heard_while_waiting(port: int) -> None:
-    """Rank 1 comes only once the handler has run on rank 0, which waits for it."""
-    store = connect(port, dist.get_world_size())
+def all_reduce() -> None:
     tensor = torch.ones(1)
-    if dist.get_rank() == 0:
-        before = signal.signal(signal.SIGUSR1, lambda *_: store.set("heard", ""))
-        threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGUSR1)).start()
-        dist.all_reduce(tensor)
-        signal.signal(signal.SIGUSR1, before)
-    else:
-        store.wait(["heard"], timedelta(seconds=30))
-        dist.all_reduce(tensor)
+    dist.all_reduce(tensor)
     assert tensor.item() == dist.get_world_size()
+
+
+def receive() -> None:
+    if dist.get_rank() == 0:
+        received = torch.zeros(4)
+        dist.recv(received, 1)
+        assert received.tolist() == [7.0] * 4
+    elif dist.get_rank() == 1:
+        dist.send(torch.full((4,), 7.0), 0)
+
+
+def batch() -> None:
+    rank, world = dist.get_rank(), dist.get_world_size()
+    received = torch.zeros(4)
+    sent, others = torch.full((4,), float(rank)), ((rank + 1) % world, (rank - 1) % world)
+    for work in dist.batch_isend_irecv(
+        [dist.P2POp(dist.isend, sent, others[0]), dist.P2POp(dist.irecv, received, others[1])]
+    ):
+        work.wait()
+    assert received.tolist() == [float(others[1])] * 4
+
+
+def block() -> None:
+    tensors = [torch.ones(3), torch.ones(5)]
+    with dist._coalescing_manager(async_ops=True) as manager:
+        for tensor in tensors:
+            dist.all_reduce(tensor)
+    manager.wait()
+    assert tensors[1][4].item() == dist.get_world_size()
+
+
+def pending() -> None:
+    work = dist.all_reduce(torch.ones(3), async_op=True)
+    assert dist.group.WORLD is not None
+    dist.group.WORLD._wait_for_pending_works()
+    assert work is not None
+    assert work.is_completed()
+
+
+def new_group() -> None:
+    group = dist.new_group(list(range(dist.get_world_size())))
+    dist.all_reduce(torch.ones(3), group=group)
+
+
+def monitored_barrier() -> None:
+    taco_torch.monitored_barrier(timeout=PATIENCE)
+
+
+WAITS: dict[str, Callable[[], object]] = {
+    "all_reduce": all_reduce,
+    "recv": receive,
+    "barrier": dist.barrier,
+    "monitored_barrier": monitored_barrier,
+    "batch": batch,
+    "block": block,
+    "pending": pending,
+    "new_group": new_group,
+}
+
+
+@contextmanager
+def signalled(handler: Callable[[], object], store: dist.TCPStore, others: str) -> Iterator[None]:
+    """SIGUSR1 comes to this process a moment after all others are ready."""
+
+    def handle(_number: int, _frame: FrameType | None) -> None:
+        handler()
+
+    before = signal.signal(signal.SIGUSR1, handle)
+    store.wait([f"{others}/{rank}" for rank in range(1, dist.get_world_size())], PATIENCE)
+    threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGUSR1)).start()
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+def stop() -> None:
+    raise KeyboardInterrupt
+
+
+def heard_while_waiting(what: str, port: int) -> None:
+    """The others come only once the handler has run on rank 0, which waits for them."""
+    store = connect(port, dist.get_world_size())
+    if dist.get_rank() == 0:
+        with signalled(lambda: store.set(f"heard in {what}", ""), store, f"ready for {what}"):
+            WAITS[what]()
+    else:
+        store.set(f"ready for {what}/{dist.get_rank()}", "")
+        store.wait([f"heard in {what}"], PATIENCE)
+        WAITS[what]()
     dist.barrier()
-    store.delete_key("heard")
+    if dist.get_rank() == 0:
+        store.delete_key(f"heard in {what}")
 
 
-def interrupted(port: int) -> None:
-    """An exception of the handler ends the wait, and nothing else: the operation goes on."""
+def interrupted(what: str, port: int) -> None:
+    """An exception of the handler ends the wait, and nothing else: what is begun goes on."""
+    store = connect(port, dist.get_world_size())
+    if dist.get_rank() == 0:
+        with signalled(stop, store, f"ready to stop {what}"), pytest.raises(KeyboardInterrupt):
+            WAITS[what]()
+        store.set(f"stopped {what}", "")
+    else:
+        store.set(f"ready to stop {what}/{dist.get_rank()}", "")
+        store.wait([f"stopped {what}"], PATIENCE)
+        WAITS[what]()
+    dist.barrier()
+    if dist.get_rank() == 0:
+        store.delete_key(f"stopped {what}")
+
+
+def given_up(port: int) -> None:
+    """Rank 0 is interrupted while it waits for rank 2, as rank 1 does, which hears of it."""
+    store = connect(port, dist.get_world_size())
+    if dist.get_rank() == 0:
+        with signalled(stop, store, "ready for a group"), pytest.raises(KeyboardInterrupt):
+            new_group()
+        store.set("given up", "")
+        return
+    store.set(f"ready for a group/{dist.get_rank()}", "")
+    if dist.get_rank() == 1:
+        with pytest.raises(taco_torch.RendezvousError, match=r"rank 0 gave up: .* signal"):
+            new_group()
+    else:
+        store.wait(["given up"], PATIENCE)
+
+
+def waited_on(port: int) -> None:
+    """The Work of an interrupted wait can be waited for again."""
     store = connect(port, dist.get_world_size())
     tensor = torch.ones(1)
     if dist.get_rank() == 0:
-
-        def stop(_number: int, _frame: FrameType | None) -> None:
-            raise KeyboardInterrupt
-
-        before = signal.signal(signal.SIGUSR1, stop)
-        threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGUSR1)).start()
         work = dist.all_reduce(tensor, async_op=True)
-        begun = time.monotonic()
-        with pytest.raises(KeyboardInterrupt):
+        assert work is not None
+        with signalled(stop, store, "ready for more"), pytest.raises(KeyboardInterrupt):
             work.wait()
-        assert time.monotonic() - begun < 20
-        signal.signal(signal.SIGUSR1, before)
-        store.set("stopped", "")
+        store.set("stopped one", "")
         work.wait()
     else:
-        store.wait(["stopped"], timedelta(seconds=30))
+        store.set(f"ready for more/{dist.get_rank()}", "")
+        store.wait(["stopped one"], PATIENCE)
         dist.all_reduce(tensor)
     assert tensor.item() == dist.get_world_size()
     dist.barrier()
-    store.delete_key("stopped")
+    if dist.get_rank() == 0:
+        store.delete_key("stopped one")
 
 
-@taco_only
-def test_a_handler_runs_while_its_rank_waits(three: Ranks) -> None:
-    three.run(heard_while_waiting, three.port)
+def step(model: Any, optimizer: Any, data: Any) -> None:
+    optimizer.zero_grad()
+    model(next(data)).backward()
+    optimizer.step()
 
 
-@taco_only
-def test_a_handler_that_raises_ends_the_wait(three: Ranks) -> None:
-    three.run(interrupted, three.port)
+def interrupted_in_a_step(folder: str, port: int) -> dict[str, torch.Tensor]:
+    """Rank 0 is interrupted while it waits for the others, whose step begins after that."""
+    store = connect(port, dist.get_world_size())
+    rank = dist.get_rank()
+    own = Path(folder, f"rank-{rank}")
+    own.mkdir()
+    cache = make_cache(own, *CAPS)
+    model = TinyGPT(2)
+    model, optimizer = cache.wrap(model, adamw(model), process_group=dist.group.WORLD)
+    data = own_batches()
+    step(model, optimizer, data)
+    if rank == 0:
+        told: list[float] = []
+
+        def stop_and_tell() -> None:
+            told.append(time.monotonic())
+            store.set("the step may go on", "")
+            stop()
+
+        with signalled(stop_and_tell, store, "ready to step"), pytest.raises(KeyboardInterrupt):
+            step(model, optimizer, data)
+        assert told
+    else:
+        store.set(f"ready to step/{rank}", "")
+        store.wait(["the step may go on"], PATIENCE)
+        step(model, optimizer, data)
+    dist.barrier()
+    if rank == 0:
+        store.delete_key("the step may go on")
+    step(model, optimizer, data)
+    found = values_of(cache)
+    cache.close()
+    return found
+
+
+@pytest.mark.parametrize("what", WAITS)
+def test_a_handler_runs_while_its_rank_waits(three: Ranks, what: str) -> None:
+    three.run(heard_while_waiting, what, three.port)
+
+
+@pytest.mark.parametrize("what", [what for what in WAITS if what != "new_group"])
+def test_a_handler_that_raises_ends_the_wait(three: Ranks, what: str) -> None:
+    three.run(interrupted, what, three.port)
+
+
+def test_a_group_whose_making_is_interrupted_is_not_made(transport: str) -> None:
+    with Ranks(3, {"TACO_TRANSPORT": transport, "TACO_LOG": "error"}) as ranks:
+        ranks.initialise()
+        ranks.run(given_up, ranks.port)
+
+
+def test_an_interrupted_wait_can_go_on(three: Ranks) -> None:
+    three.run(waited_on, three.port)
+
+
+def test_a_handler_that_raises_in_a_step_of_a_cache_ends_it_afterwards(
+    three: Ranks, tmp_path: Path
+) -> None:
+    of_rank = three.run(interrupted_in_a_step, str(tmp_path), three.port)
+    for one in of_rank[1:]:
+        check_same(of_rank[0], one)

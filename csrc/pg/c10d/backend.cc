@@ -6,6 +6,7 @@
 #include "base/env.h"
 #include "base/far_future.h"
 #include "edge/errors.h"
+#include "edge/signals.h"
 #include "edge/without_gil.h"
 #include "pg/c10d/backend_registry.h"
 #include "pg/c10d/backend_tensors.h"
@@ -37,12 +38,13 @@ Backend::Backend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int siz
   meeting.costs = options_->costs;
   meeting.compress_all_reduce = options_->compress_all_reduce;
   codec_ = codec_named(options_->compress_all_reduce);
-  if (may_reconfigure(*options_)) {
-    raise_if_error(life_.begin_apart(store, meeting));
-  } else {
-    raise_if_error(life_.begin(store, meeting));
-    hear_of_failures(*generation());
-  }
+  const bool begins_apart = may_reconfigure(*options_);
+  HearsSignals signals;
+  const Status begun =
+      begins_apart ? life_.begin_apart(store, meeting) : life_.begin(store, meeting);
+  signals.raise_if_interrupted();
+  raise_if_error(begun);
+  if (!begins_apart) hear_of_failures(*generation());
   hang_dump_ = HangDump::acquire();
 }
 
@@ -226,7 +228,12 @@ void Backend::abort() {
     now->communicator()->abort(why);  // and all that belong to it
 }
 
-void Backend::shutdown() { raise_if_error(leave()); }
+void Backend::shutdown() {
+  HearsSignals signals;
+  const Status left = leave();
+  signals.raise_if_interrupted();
+  raise_if_error(left);
+}
 
 Status Backend::leave() {
   {
@@ -273,9 +280,23 @@ void Backend::waitForPendingWorks() {
     }
   }
   // Failures belong to those who wait for the Work; here it only matters that nothing is open.
-  for (const WorkStatePtr& state : open) (void)state->wait(0);
+  for (const WorkStatePtr& state : open) {
+    state->wait_and_hear_signals(kNever);
+    (void)state->wait(0);
+  }
+  HearsSignals signals;
+  (void)wait_and_heed(kNever, [this](Time until) { return hooks_end_before(until); });
+  signals.raise_if_interrupted();
+}
+
+bool Backend::hooks_end_before(Time until) {
+  const auto idle = [this] { return hooks_->open.load() == 0; };
   std::unique_lock lock(hooks_->mutex);
-  hooks_->idle.wait(lock, [this] { return hooks_->open.load() == 0; });
+  if (until == kNever) {
+    hooks_->idle.wait(lock, idle);
+    return true;
+  }
+  return hooks_->idle.wait_for(lock, std::chrono::nanoseconds(until - monotonic_now()), idle);
 }
 
 void Backend::registerOnCompletionHook(
@@ -292,7 +313,10 @@ void Backend::registerOnCompletionHook(
 void Backend::monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_all_ranks) {
   // 0 is a timeout too: whoever is not here already is missing.
   const auto timeout = opts.timeout == c10d::kUnsetTimeout ? options_->timeout : opts.timeout;
-  raise_if_error(communicator()->monitored_barrier(to_duration(timeout), wait_all_ranks));
+  HearsSignals signals;
+  const Status all = communicator()->monitored_barrier(to_duration(timeout), wait_all_ranks);
+  signals.raise_if_interrupted();
+  raise_if_error(all);
 }
 
 }  // namespace taco::pg

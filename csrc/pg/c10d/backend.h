@@ -243,6 +243,7 @@ class Backend : public c10d::Backend {
   void hear_of_failures(Generation& generation);
   void report_completion(const WorkStatePtr& state, OperationSpec& spec);
   void report_completion_of_all(const WorkStatePtr& state);
+  bool hooks_end_before(Time until);
   // That of the generation, or, inside a future's callback, that of the callback's operation.
   static std::shared_ptr<Communicator> communicator_here(const Generation& generation);
   bool coalescing_here();

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "edge/errors.h"
+#include "edge/signals.h"
 #include "pg/c10d/backend.h"
 
 namespace taco::pg {
@@ -54,7 +55,10 @@ c10::intrusive_ptr<c10d::Work> Backend::reconfigure(const ReconfigureOptions& op
   require_idle();
   Reconfiguration to = reconfiguration_of(opts);
   to.timeout = to_duration(opts.timeout.value_or(options_->timeout));
-  const std::shared_ptr<Generation> next = value_or_raise(life_.advance(to));
+  HearsSignals signals;
+  Result<std::shared_ptr<Generation>> advanced = life_.advance(to);
+  signals.raise_if_interrupted();
+  const std::shared_ptr<Generation> next = value_or_raise(std::move(advanced));
   next->set_timeout(to_duration(options_->timeout));
   hear_of_failures(*next);
   set_number(rank_, next->options().rank);

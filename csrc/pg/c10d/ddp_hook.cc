@@ -299,7 +299,11 @@ void GradientHook::wait_for_all() {
     std::lock_guard lock(mutex_);
     works = works_;
   }
-  for (const auto& [index, work] : works) (void)static_cast<Work*>(work.get())->state()->wait(0);
+  for (const auto& [index, work] : works) {
+    const WorkStatePtr& state = static_cast<Work*>(work.get())->state();
+    if (!state->operations_done()) state->wait_and_hear_signals(kNever);
+    (void)state->wait(0);
+  }
   std::lock_guard lock(mutex_);
   works_.clear();
 }

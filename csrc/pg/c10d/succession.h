@@ -54,7 +54,8 @@ class Succession {
   const void* tree_ = nullptr;
   GroupMeetingOptions options_;
   std::atomic<std::shared_ptr<edge::Roster>> roster_;
-  std::mutex advancing_;  // one at a time
+  // One thread at a time; a handler of a signal may come to close() in the midst of advance().
+  std::recursive_mutex advancing_;
   std::atomic<bool> closed_{false};
   std::atomic<std::shared_ptr<Generation>> current_, coming_;
 };

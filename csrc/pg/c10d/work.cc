@@ -3,26 +3,19 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/ivalue.h>
 #include <ATen/core/jit_type.h>
-#include <pybind11/pybind11.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include <mutex>
-#include <optional>
 
 #include "base/condition.h"
 #include "base/far_future.h"
-#include "base/fork.h"
+#include "base/heed.h"
 #include "edge/errors.h"
+#include "edge/signals.h"
 #include "pg/c10d/relay.h"
 #include "pg/communicator.h"
 
-namespace py = pybind11;
-
 namespace taco::pg {
 namespace {
-
-constexpr Duration kSignalsEvery = 50 * kMillisecond;
 
 // As Future::wait() does, which is compiled from torch's header with a std::condition_variable
 // (base/condition.h says what that costs).
@@ -39,17 +32,6 @@ void wait_for_completion(c10::ivalue::Future& future) {
       /*uses_future=*/false);
   std::unique_lock lock(mutex);
   changed.wait(lock, [&] { return completed; });
-}
-
-// The kernel is asked once a thread, and again by the thread that a fork has made the main one.
-bool is_main_thread() {
-  thread_local std::optional<std::uint32_t> asked_in;
-  thread_local bool is_main = false;
-  if (const std::uint32_t generation = fork_generation(); asked_in != generation) {
-    is_main = syscall(SYS_gettid) == getpid();
-    asked_in = generation;
-  }
-  return is_main;
 }
 
 }  // namespace
@@ -181,6 +163,17 @@ bool WorkState::wait_until(Time until) {
   return true;
 }
 
+void WorkState::wait_and_hear_signals(Time deadline) {
+  if (!hears_signals()) {
+    (void)wait_until(deadline);
+    return;
+  }
+  for (Time now = monotonic_now(); now < deadline; now = monotonic_now()) {
+    if (wait_until(std::min(deadline, later(now, Heed::kEvery)))) return;
+    hear_signals();
+  }
+}
+
 void WorkState::on_settled(std::function<void()> callback) {
   std::vector<OperationPtr> all = operations;
   for (const auto& child : children) {
@@ -243,22 +236,11 @@ std::vector<at::Tensor> Work::result() { return state_->results; }
 
 void Work::synchronize() { wait(kNoTimeout); }
 
-// Python runs its handlers of signals on the main thread alone, between two of its own steps: a
-// wait there lets them run, and ends if one of them raises, as that of Ctrl-C does.
-void Work::wait_and_hear_signals(Time deadline) {
-  if (!is_main_thread() || !Py_IsInitialized()) return;
-  for (Time now = monotonic_now(); now < deadline; now = monotonic_now()) {
-    if (state_->wait_until(std::min(deadline, now + kSignalsEvery))) return;
-    const py::gil_scoped_acquire gil;
-    if (PyErr_CheckSignals() != 0) throw py::error_already_set();
-  }
-}
-
 bool Work::wait(std::chrono::milliseconds timeout) {
   // -1 (kUnsetTimeout) and 0 (kNoTimeout) leave the operation its own deadline.
   const Duration limit = timeout.count() > 0 ? from_milliseconds(timeout.count()) : 0;
   const Time deadline = limit > 0 ? later(monotonic_now(), limit) : kNever;
-  if (!state_->operations_done()) wait_and_hear_signals(deadline);
+  if (!state_->operations_done()) state_->wait_and_hear_signals(deadline);
   raise_if_error(state_->wait(limit, deadline));
   TORCH_INTERNAL_ASSERT(state_->operations_done(), "taco: a wait() returned before its end");
   finish_once();

@@ -56,6 +56,9 @@ class WorkState : public std::enable_shared_from_this<WorkState> {
   Status wait(Duration timeout, Time deadline);  // which is that long after the wait began
   // True: there is nothing more to wait for.
   bool wait_until(Time until);
+  // Returns when there is nothing more to wait for, or at the deadline. On Python's main thread its
+  // handlers of signals run meanwhile, and what one raises comes out of here: the operations go on.
+  void wait_and_hear_signals(Time deadline);
   // Calls back on the completion thread when all is done and settled.
   void on_settled(std::function<void()> callback);
   std::exception_ptr error() const;  // valid once settled; null: success
@@ -108,7 +111,6 @@ class Work : public c10d::Work {
 
  private:
   void finish_once();
-  void wait_and_hear_signals(Time deadline);
 
   WorkStatePtr state_;
   std::weak_ptr<Communicator> communicator_;

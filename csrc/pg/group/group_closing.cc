@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/completion_thread.h"
+#include "base/heed.h"
 #include "base/log.h"
 #include "harp/engine/engine_call.h"
 #include "pg/group/group.h"
@@ -97,9 +98,14 @@ Status Group::leave(Duration linger) {
     farewell_.begin_st();
     check_drained_st();
   });
-  if (engine.wait(farewell_.drained(), until)) {
+  const auto comes = [&](const harp::Event& event) {
+    const Result<bool> come =
+        wait_and_heed(until, [&](Time time) { return engine.wait(event, time); });
+    return come.ok() && come.value();
+  };
+  if (comes(farewell_.drained())) {
     on_engine([this](harp::Transport& transport) { ask_receivers_st(transport); });
-    (void)engine.wait(farewell_.confirmed(), until);  // who is later than that hears of it alone
+    (void)comes(farewell_.confirmed());  // who is later than that hears of it alone
   } else {
     on_engine([this](harp::Transport&) {
       if (!farewell_.drained().is_set()) {

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/far_future.h"
+#include "base/heed.h"
 #include "base/names.h"
 #include "harp/engine/engine_call.h"
 #include "pg/group/group.h"
@@ -32,13 +33,21 @@ Status RollCall::enter(harp::Engine& engine, std::uint64_t digest, Duration time
   // Rank 0 says who is missing; the others leave it the time to.
   const Duration patience =
       group_.options().rank == 0 ? 0 : std::max<Duration>(timeout / 10, kSecond / 2);
-  engine.wait(over_, later(deadline, patience));
+  const Result<bool> over = wait_and_heed(later(deadline, patience),
+                                          [&](Time until) { return engine.wait(over_, until); });
   Status status(Code::kInternal, "the transport's engine does not run");
   on_engine([&](harp::Transport&) {
-    if (is_under_way()) group_.fail_st(late_st(timeout), 0, true);
+    if (is_under_way()) {
+      group_.fail_st(over.ok() ? late_st(timeout) : interrupted_st(over.status()), 0, true);
+    }
     status = machine_.is(State::kComplete) ? Status() : group_.failure_st();
   });
   return status;
+}
+
+Status RollCall::interrupted_st(const Status& why) const {
+  return why.with_prefix("group '" + group_.options().name + "' has no members yet: " +
+                         group_.describe_rank(group_.options().rank) + ": ");
 }
 
 void RollCall::begin_st(std::uint64_t digest) {

@@ -57,6 +57,7 @@ class RollCall {
   void disagree_st(const std::string& how);
   void over_st(State state);
   Status late_st(Duration timeout) const;
+  Status interrupted_st(const Status& why) const;
 
   Group& group_;
   Machine<State> machine_;

@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "base/heed.h"
 #include "harp/engine/engine_call.h"
 
 namespace taco::pg {
@@ -125,11 +126,14 @@ std::shared_ptr<LinkProbe::Round> LinkProbe::new_round() {
 Status LinkProbe::carry_out(const std::shared_ptr<Round>& round) {
   round->self = round;
   engine_.submit(*round, true);
-  if (engine_.wait(round->done, deadline_)) return round->status;
+  const Result<bool> over =
+      wait_and_heed(deadline_, [&](Time until) { return engine_.wait(round->done, until); });
+  if (over.ok() && over.value()) return round->status;
   call_on_engine(
       engine_, [round](harp::Transport& transport) { round->cancel_st(transport); },
       monotonic_now() + kProbeCancelLimit);
   (void)engine_.wait(round->done, monotonic_now() + kProbeCancelLimit);
+  if (!over.ok()) return over.status();
   return Status(Code::kTimeout, "measuring the link took too long");
 }
 

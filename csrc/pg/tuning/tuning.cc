@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/far_future.h"
+#include "base/heed.h"
 #include "base/log.h"
 #include "kernels/kernels.h"
 #include "pg/group/nested_groups.h"
@@ -126,7 +127,9 @@ class Tuning {
     spec.caller_will_wait = true;
     Result<OperationPtr> operation = group_.start(std::move(spec));
     if (!operation.ok()) return operation.status();
-    return (*operation)->wait(0);
+    const Result<bool> over =
+        wait_and_heed(kNever, [&](Time until) { return (*operation)->wait_until(until); });
+    return over.ok() ? (*operation)->wait(0) : over.status();
   }
 
   const std::shared_ptr<harp::Stack>& stack_;

@@ -1,8 +1,6 @@
 // _C.remote: endpoints, handles and transfers, for taco_torch/transport.py, which makes torch's
 // interface of them.
-#include <sys/syscall.h>
 #include <torch/csrc/utils/pybind.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <optional>
@@ -10,7 +8,9 @@
 #include <utility>
 
 #include "base/far_future.h"
+#include "base/heed.h"
 #include "edge/errors.h"
+#include "edge/signals.h"
 #include "edge/without_gil.h"
 #include "remote/torch/bind.h"
 #include "remote/torch/exposed.h"
@@ -20,21 +20,17 @@ namespace py = pybind11;
 namespace taco::remote {
 namespace {
 
-constexpr Duration kHearSignalsEvery = 100 * kMillisecond;
-
 Time deadline_of(std::optional<double> seconds) {
   if (!seconds) return kNever;
   return *seconds > 1e9 ? kNever
                         : later(monotonic_now(), static_cast<Duration>(*seconds * kSecond));
 }
 
-// Python runs its handlers of signals on the main thread alone, between two of its own steps.
 bool wait_for(Transfer& transfer, std::optional<double> seconds) {
   const Time deadline = deadline_of(seconds);
-  const bool hears = syscall(SYS_gettid) == getpid();
+  const bool hears = hears_signals();
   for (;;) {
-    const Time until =
-        hears ? std::min(deadline, later(monotonic_now(), kHearSignalsEvery)) : deadline;
+    const Time until = hears ? std::min(deadline, later(monotonic_now(), Heed::kEvery)) : deadline;
     Status status;
     {
       const WithoutGil others_run;
@@ -45,7 +41,7 @@ bool wait_for(Transfer& transfer, std::optional<double> seconds) {
       return true;
     }
     if (monotonic_now() >= deadline) return false;
-    if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+    if (hears) hear_signals();
   }
 }
 
@@ -139,7 +135,10 @@ void bind_transport(py::module_& root) {
           "remove",
           [](TensorEndpoint& endpoint, const ExposedTensorPtr& memory,
              std::optional<double> seconds) {
-            raise_if_error(endpoint.remove(memory, deadline_of(seconds)));
+            HearsSignals signals;
+            const Status removed = endpoint.remove(memory, deadline_of(seconds));
+            signals.raise_if_interrupted();
+            raise_if_error(removed);
           },
           NoGil(), py::arg("memory"), py::arg("seconds"))
       .def(
@@ -154,7 +153,10 @@ void bind_transport(py::module_& root) {
       .def(
           "close",
           [](TensorEndpoint& endpoint, std::optional<double> seconds) {
-            raise_if_error(endpoint.close(deadline_of(seconds)));
+            HearsSignals signals;
+            const Status closed = endpoint.close(deadline_of(seconds));
+            signals.raise_if_interrupted();
+            raise_if_error(closed);
           },
           NoGil(), py::arg("seconds"));
 }

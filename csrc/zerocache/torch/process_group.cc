@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "edge/signals.h"
 #include "edge/status_of.h"
 
 namespace taco::zerocache {
@@ -63,6 +64,7 @@ class Waiting : public Collectives::Work {
   Status wait() override {
     const c10::intrusive_ptr<c10d::Work> work = std::move(work_);
     if (!work) return {};
+    const RaisedAfterwards lent;  // the group has the memory until this is over
     try {
       work->wait();
       return {};

@@ -7,6 +7,7 @@
 #include <memory>
 #include <thread>
 
+#include "base/heed.h"
 #include "support/eventually.h"
 #include "support/pg_values.h"
 #include "support/rank_threads.h"
@@ -59,6 +60,21 @@ TEST(GroupClosing, ARootThatOnlyLeavesHearsThatItsReceiverDisagrees) {
     EXPECT_NE(last.message().find("float32 x 4"), std::string::npos) << last.message();
     EXPECT_NE(last.message().find("float32 x 5"), std::string::npos) << last.message();
     EXPECT_TRUE(group.close(kLinger).ok()) << "told once";
+  });
+}
+
+TEST(GroupClosing, WhoIsInterruptedWhileItLeavesWaitsNoLonger) {
+  RankThreads ranks({.world = 2});
+  std::latch has_left(1);
+  ranks.run_in_group({0, 1}, [&](int rank, Communicator& group) {
+    if (rank == 1) return has_left.wait();
+    const auto data = four();
+    Result<OperationPtr> operation = start_sum(group, *data);  // to which nobody else comes
+    ASSERT_TRUE(operation.ok());
+    const Heed heed([] { return Status(Code::kAborted, "enough"); });
+    EXPECT_TRUE(group.close(3'600 * kSecond).ok());
+    EXPECT_EQ((*operation)->status().code(), Code::kAborted);
+    has_left.count_down();
   });
 }
 

@@ -3,11 +3,13 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <latch>
 #include <mutex>
 #include <random>
 #include <thread>
 
 #include "base/completion_thread.h"
+#include "base/heed.h"
 #include "base/timeline.h"
 #include "pg/execution/trace.h"
 #include "support/pg_values.h"
@@ -310,6 +312,27 @@ TEST(Group, MonitoredBarrierPassesOrNamesTheMissing) {
                 std::string::npos);
     }
   });
+}
+
+TEST(Group, WhoIsInterruptedInAMonitoredBarrierHasComeAllTheSame) {
+  for (const int first : {0, 2}) {
+    RankThreads ranks({.world = 3});
+    std::latch interrupted(1);
+    ranks.run([&](int rank, Communicator& group) {
+      if (rank != first) {
+        interrupted.wait();
+        const Status status = group.monitored_barrier(20 * kSecond, false);
+        EXPECT_TRUE(status.ok()) << status.message();
+        return;
+      }
+      const Heed heed([] { return Status(Code::kAborted, "enough"); });
+      EXPECT_EQ(group.monitored_barrier(20 * kSecond, false).message(), "enough");
+      interrupted.count_down();
+    });
+    ranks.run([&](int, Communicator& group) {
+      EXPECT_TRUE(group.monitored_barrier(20 * kSecond, false).ok());
+    });
+  }
 }
 
 TEST(Group, AloneEverythingCompletesAtOnce) {

@@ -6,9 +6,11 @@
 #include <algorithm>
 #include <latch>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "base/heed.h"
 #include "support/machine_table.h"
 #include "support/pg_values.h"
 #include "support/rank_threads.h"
@@ -158,6 +160,25 @@ TEST(RollCall, AMemberThatDiesInTheMiddleIsNamedToAll) {
     EXPECT_EQ(one.status.peer_loss()->rank, 3);
   }
   close_all(heard);
+}
+
+TEST(RollCall, WhoIsInterruptedIsNamedToAll) {
+  for (const int interrupted : {0, 1}) {
+    RankThreads ranks({.world = 3});
+    std::vector<Heard> heard(2);
+    on_threads(2, [&](int i) {
+      heard[i].group = ranks.enter_group(kId, {0, 1, 2}, i, "renewed");
+      std::optional<Heed> heed;
+      if (i == interrupted) heed.emplace([] { return Status(Code::kAborted, "enough"); });
+      heard[i].status = heard[i].group->roll_call(1, kPatience);
+    });
+    const std::string who = "rank " + std::to_string(interrupted) + ": enough";
+    for (const Heard& one : heard) {
+      EXPECT_EQ(one.status.code(), Code::kAborted);
+      EXPECT_NE(text(one).find(who), std::string::npos) << text(one);
+    }
+    close_all(heard);
+  }
 }
 
 TEST(RollCall, WhoComesToAGroupThatHasEndedHearsThat) {

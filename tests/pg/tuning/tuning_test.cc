@@ -6,6 +6,7 @@
 
 #include <atomic>
 
+#include "base/heed.h"
 #include "pg/tuning/cost_block.h"
 #include "pg/tuning/link_probe.h"
 #include "support/rank_threads.h"
@@ -66,6 +67,15 @@ TEST(Tuning, ADeathEndsItForAll) {
     ++failed;
   });
   EXPECT_EQ(failed, 2);
+}
+
+TEST(Tuning, WhoIsInterruptedTakesBackWhatItHasPosted) {
+  RankThreads ranks({.world = 2});
+  LinkProbe probe(ranks.network().stack(0)->engine(), ranks.group(0).options().peers[1], 79,
+                  monotonic_now() + 3'600 * kSecond);
+  const Heed heed([] { return Status(Code::kAborted, "enough"); });
+  EXPECT_EQ(probe.lead().status().message(), "enough");
+  EXPECT_EQ(ranks.network().open_requests(), 0u);
 }
 
 TEST(Tuning, AFollowerThatNeverComesIsGivenUp) {

@@ -146,7 +146,7 @@ void BackendWindow::tensor_deregister() {
   try {
     // Puts of this rank are under way before the others may close their windows.
     for (const auto& weak : sending)
-      if (const WorkStatePtr state = weak.lock()) (void)state->wait(0);
+      if (const WorkStatePtr state = weak.lock()) state->wait_and_hear_signals(kNever);
     Translation call(Kind::kBarrier, "tensor_deregister");
     backend_
         ->launch_in(last->group, *last->generation, call,
