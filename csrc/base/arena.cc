@@ -2,7 +2,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -23,10 +22,8 @@ std::size_t round_up(std::size_t bytes, std::size_t page) {
 }
 
 Status failure(const char* what, std::size_t bytes) {
-  const int error = errno;
-  const std::string limit = error == EMFILE ? "; " + descriptor_limit_text() : "";
   return Status(Code::kResource, std::string(what) + " of " + std::to_string(bytes) +
-                                     " bytes of memory failed: " + strerror(error) + limit);
+                                     " bytes of memory failed: " + system_error_text(errno));
 }
 
 // The choice in force of a setting like "always [madvise] never"; empty where there is none.

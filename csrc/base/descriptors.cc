@@ -1,6 +1,7 @@
 #include "base/descriptors.h"
 
 #include <errno.h>
+#include <string.h>
 #include <sys/eventfd.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -37,7 +38,13 @@ std::uint32_t descriptor_limit() {
 
 std::string descriptor_limit_text() {
   const std::uint32_t limit = descriptor_limit();
-  return "the limit is " + (limit == 0 ? "unknown" : std::to_string(limit)) + " (ulimit -n)";
+  return "the limit is " + (limit == 0 ? "unknown" : std::to_string(limit)) +
+         " (ulimit -n), allow this process more";
+}
+
+std::string system_error_text(int error) {
+  const std::string text = strerror(error);
+  return error == EMFILE ? text + "; " + descriptor_limit_text() : text;
 }
 
 }  // namespace taco

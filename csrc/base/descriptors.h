@@ -13,7 +13,10 @@ void raise_descriptor_limit();
 bool is_out_of_descriptors();
 // The soft limit; 0: it is not known.
 std::uint32_t descriptor_limit();
-// "the limit is 1024 (ulimit -n)", for errors that say that there is none left.
+// "the limit is 1024 (ulimit -n), allow this process more", for errors that say that there is none
+// left.
 std::string descriptor_limit_text();
+// The text of an errno: strerror's, and where it says that there is no descriptor left, the limit.
+std::string system_error_text(int error);
 
 }  // namespace taco

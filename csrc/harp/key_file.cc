@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "base/conf_file.h"
+#include "base/descriptors.h"
 #include "base/names.h"
 
 namespace taco::harp {
@@ -63,7 +64,7 @@ Result<Digest> read_key_file(const std::string& path) {
   const File file(path);
   if (file.get() < 0) {
     const std::string advice = errno == ENOENT ? "; " + making(path) : "";
-    return bad(path, std::string("cannot be opened: ") + strerror(errno) + advice);
+    return bad(path, "cannot be opened: " + system_error_text(errno) + advice);
   }
   struct stat status {};
   if (fstat(file.get(), &status) != 0) {

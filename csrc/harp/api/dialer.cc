@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/condition.h"
+#include "base/descriptors.h"
 #include "base/far_future.h"
 #include "harp/address.h"
 #include "harp/api/endpoint_state.h"
@@ -113,7 +114,7 @@ Result<Meeting> Dialer::State::dial() {
 Result<taco::OwnFd> Dialer::State::connect_to(const taco::harp::Endpoint& place, Time deadline) {
   const sockaddr* const address = taco::harp::sockaddr_of(place);
   taco::OwnFd fd(socket(address->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!fd) return nobody(place, std::strerror(errno));
+  if (!fd) return nobody(place, taco::system_error_text(errno));
   if (connect(fd.get(), address, place.size) == 0) return fd;
   if (errno != EINPROGRESS) return nobody(place, std::strerror(errno));
   if (!thread_.await(fd.get(), POLLOUT, deadline)) return nobody(place, "in time");

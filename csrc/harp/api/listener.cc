@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/condition.h"
+#include "base/descriptors.h"
 #include "base/far_future.h"
 #include "base/log.h"
 #include "base/random.h"
@@ -33,7 +34,7 @@ constexpr std::size_t kMaxGuests = 64;
 constexpr int kBacklog = 1024;
 
 Status socket_failure(const char* what) {
-  return Status(Code::kResource, std::string(what) + " failed: " + std::strerror(errno));
+  return Status(Code::kResource, std::string(what) + " failed: " + taco::system_error_text(errno));
 }
 
 struct Door {

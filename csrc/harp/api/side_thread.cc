@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/descriptors.h"
 #include "base/thread.h"
 #include "harp/secret.h"
 
@@ -44,7 +45,7 @@ void SideThread::end() {
 taco::Status SideThread::start(const char* name, std::function<void()> body) {
   end_ = taco::OwnFd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!end_) {
-    return {taco::Code::kResource, std::string("eventfd failed: ") + std::strerror(errno)};
+    return {taco::Code::kResource, "eventfd failed: " + taco::system_error_text(errno)};
   }
   auto started = taco::start_thread(name, [body = std::move(body)] {
     body();

@@ -2,7 +2,6 @@
 
 #include <errno.h>
 #include <sched.h>
-#include <string.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -10,6 +9,7 @@
 #include <string>
 #include <utility>
 
+#include "base/descriptors.h"
 #include "base/fork.h"
 #include "base/log.h"
 #include "base/thread.h"
@@ -44,7 +44,7 @@ Result<std::unique_ptr<EngineCore>> EngineCore::create(const EngineOptions& opti
 Status EngineCore::start() {
   if (shm_ == nullptr) bell_ = OwnFd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   const int bell = shm_ == nullptr ? bell_.get() : shm_->doorbell_fd();
-  if (bell < 0) return Status(Code::kResource, std::string("eventfd failed: ") + strerror(errno));
+  if (bell < 0) return Status(Code::kResource, "eventfd failed: " + system_error_text(errno));
   for (std::unique_ptr<WaitSet>* slot : {&thread_set_, &caller_set_}) {
     auto set = WaitSet::create(bell);
     if (!set.ok()) return set.status();

@@ -2,7 +2,6 @@
 
 #include <errno.h>
 #include <poll.h>
-#include <string.h>
 #include <sys/epoll.h>
 #include <sys/timerfd.h>
 #include <unistd.h>
@@ -10,12 +9,14 @@
 #include <algorithm>
 #include <string>
 
+#include "base/descriptors.h"
+
 namespace taco::harp {
 
 namespace {
 
 Status system_failure(const char* what) {
-  return Status(Code::kResource, std::string(what) + " failed: " + strerror(errno));
+  return Status(Code::kResource, std::string(what) + " failed: " + system_error_text(errno));
 }
 
 timespec timespec_of(Duration time) {

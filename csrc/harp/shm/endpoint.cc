@@ -1,7 +1,6 @@
 #include "harp/shm/endpoint.h"
 
 #include <errno.h>
-#include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 
@@ -126,7 +125,7 @@ Status HostEndpoint::start(const ShmOptions& options) {
   host_.doorbell = OwnFd(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
   host_.events = OwnFd(epoll_create1(EPOLL_CLOEXEC));
   if (!host_.doorbell || !host_.events)
-    return Status(Code::kResource, std::string("shared memory: doorbell: ") + strerror(errno));
+    return Status(Code::kResource, "shared memory: doorbell: " + system_error_text(errno));
   auto listener = shm_listen(host_.address.name);
   if (!listener.ok()) return listener.status();
   listener_ = std::move(listener).value();
@@ -306,7 +305,7 @@ void HostEndpoint::hear_caller(int socket) {
   if (received.state == ShmReceived::State::kNoRoom) {
     TACO_LOG_WARNING("harp", "refused a peer on this host: no file descriptor is left for it: %s",
                      descriptor_limit_text().c_str());
-    shm_send_refusal(socket);
+    host_.refuse(socket);
   }
   if (!known) {
     if (waiting)

@@ -7,10 +7,12 @@
 
 #include "base/arena.h"
 #include "base/clock.h"
+#include "base/descriptors.h"
 #include "base/own_fd.h"
 #include "harp/shm/blocks.h"
 #include "harp/shm/endpoint.h"
 #include "harp/shm/layout.h"
+#include "harp/shm/socket.h"
 
 namespace taco::harp {
 
@@ -29,8 +31,20 @@ struct ShmHost {
   std::unique_ptr<ShmBlocks> blocks;
   std::uint64_t probe_word = 0;  // what peers read to find out whether they may pull
   std::string why_no_pull;       // of the last peer that it did not work with
+  bool has_refused = false;      // a peer, for want of a descriptor
   ShmStats stats;
   Time now = 0;
+
+  // Tells who has called that there is no descriptor left for it.
+  void refuse(int socket) {
+    has_refused = true;
+    shm_send_refusal(socket);
+  }
+  // A peer that was refused hangs up when it is called, and cannot say why.
+  std::string refusals_text() const {
+    if (!has_refused) return "";
+    return "; this process had no file descriptor left for some peer: " + descriptor_limit_text();
+  }
 };
 
 // Only the owner thread writes, so that no locked instruction is needed.

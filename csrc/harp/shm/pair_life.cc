@@ -97,7 +97,7 @@ void PairLink::on_greeting(const ShmGreeting& greeting, Result<ShmPeerMemory> me
   if (is_connected() || meeting_.is(PairMeeting::kLost)) return;
   if (meeting_.is(PairMeeting::kIdle)) meeting_.go(PairMeeting::kConnecting);
   if (Status status = make_half(); !status.ok()) {
-    if (socket && is_out_of_descriptors()) shm_send_refusal(socket.get());
+    if (socket && is_out_of_descriptors()) host_.refuse(socket.get());
     return lose(status.message());
   }
   bool gone = false;
@@ -171,7 +171,7 @@ void PairLink::on_socket() {
         socket.reset();
         if (!is_connected()) {
           lose("it has no file descriptor left for this process: its limit is " +
-               std::to_string(received.greeting.refused_at) + " (ulimit -n)");
+               std::to_string(received.greeting.refused_at) + " (ulimit -n), allow it more");
         }
         return;
       case ShmReceived::State::kNonsense:
@@ -180,11 +180,12 @@ void PairLink::on_socket() {
         return;
       case ShmReceived::State::kEnd:
         socket.reset();
-        if (is_meeting() && !sockets_[0] && !sockets_[1])
-          miss("it refused the connection, or left or ended before it answered");
-        // Only a side without a pidfd keeps its socket to learn of the end from it.
-        else if (is_connected() && !process_.watch)
-          on_process_ended();
+        if (is_meeting() && !sockets_[0] && !sockets_[1]) {
+          miss("it refused the connection, or left or ended before it answered" +
+               host_.refusals_text());
+        } else if (is_connected() && !process_.watch) {
+          on_process_ended();  // only a side without a pidfd keeps its socket for that
+        }
         continue;
     }
   }

@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "base/descriptors.h"
 
 #ifndef F_SEAL_FUTURE_WRITE
 #define F_SEAL_FUTURE_WRITE 0x0010
@@ -29,7 +30,8 @@ constexpr Duration kReadTime = 200 * kMillisecond;
 constexpr char kWhat[] = "the page of statistics: ";
 
 Status stat_failure(const char* what) {
-  return Status(Code::kResource, std::string(kWhat) + what + " failed: " + strerror(errno));
+  return Status(Code::kResource,
+                std::string(kWhat) + what + " failed: " + system_error_text(errno));
 }
 
 // A store after the sequence has become odd is seen only with that, and the sequence is even again

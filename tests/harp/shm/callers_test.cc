@@ -123,6 +123,31 @@ TEST(ShmLinks, AnErrorNamesTheLimitOfDescriptorsWhereNoneIsLeft) {
   EXPECT_GT(met, 4);
 }
 
+// The peer that had called, and was refused, gives up before it is called itself.
+TEST(ShmLinks, AnErrorNamesTheLimitOfDescriptorsWhereOneThatWasRefusedHangsUp) {
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  ShmNode a(false), b(false);
+  const PeerId ab = a.join(b.address()), ba = b.join(a.address());
+  std::byte word{1}, target{};
+  ShmReceive receive({1, 2}, Sink::place(&target), 1);
+  ShmSend send({1, 2}, &word, 1);
+  b.matcher(ba).recv(receive);
+  b.links[ba]->connect();
+  rlimit low = before;
+  low.rlim_cur = descriptors_in_use() + 1;  // for the call, not for what it brings
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &low), 0);
+  const bool is_lost = run_all({&a, &b}, [&] { return !b.heard.lost.empty(); });
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  ASSERT_TRUE(is_lost);
+  a.matcher(ab).send(send);
+  ASSERT_TRUE(run_all({&a, &b}, [&] { return !a.heard.lost.empty(); }));
+  for (const ShmNode* node : {&a, &b}) {
+    const Status& why = node->heard.lost.front().second;
+    EXPECT_NE(why.message().find("(ulimit -n)"), std::string::npos) << why.message();
+  }
+}
+
 // The kernel says who connects by what he was then.
 void connect_as_another_user(const ShmAddress& to, std::vector<OwnFd>& sockets, std::size_t count) {
   constexpr uid_t kNobody = 65534;

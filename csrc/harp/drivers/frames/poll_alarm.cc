@@ -1,12 +1,13 @@
 #include "harp/drivers/frames/poll_alarm.h"
 
 #include <errno.h>
-#include <string.h>
 #include <sys/eventfd.h>
 #include <sys/timerfd.h>
 
 #include <algorithm>
 #include <string>
+
+#include "base/descriptors.h"
 
 namespace taco::harp {
 
@@ -16,7 +17,7 @@ Status PollAlarm::start(bool always) {
   fd_ = OwnFd(always ? eventfd(1, EFD_CLOEXEC | EFD_NONBLOCK)
                      : timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
   if (fd_) return {};
-  return Status(Code::kResource, std::string("cannot make a timer to poll by: ") + strerror(errno));
+  return Status(Code::kResource, "cannot make a timer to poll by: " + system_error_text(errno));
 }
 
 Duration PollAlarm::period_after(Duration idle) {

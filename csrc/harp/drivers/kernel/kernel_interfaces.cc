@@ -4,7 +4,6 @@
 #include <ifaddrs.h>
 #include <net/if.h>
 #include <net/if_arp.h>
-#include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -14,6 +13,7 @@
 #include <string_view>
 #include <utility>
 
+#include "base/descriptors.h"
 #include "base/file.h"
 
 namespace taco::harp {
@@ -98,8 +98,7 @@ bool is_overlay(const std::string& interface, const char* devices) {
 Result<std::vector<Interface>> list_addresses() {
   ifaddrs* list = nullptr;
   if (getifaddrs(&list) != 0) {
-    return Status(Code::kResource,
-                  std::string("cannot list network interfaces: ") + strerror(errno));
+    return Status(Code::kResource, "cannot list network interfaces: " + system_error_text(errno));
   }
   std::vector<Interface> interfaces;
   for (const ifaddrs* entry = list; entry != nullptr; entry = entry->ifa_next) {

@@ -4,12 +4,14 @@
 
 #include <string>
 
+#include "base/descriptors.h"
+
 namespace taco::harp {
 
 Result<OwnFd> open_netlink(std::uint32_t groups) {
   OwnFd fd(socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, NETLINK_ROUTE));
   if (!fd) {
-    return Status(Code::kResource, std::string("cannot open a netlink socket: ") + strerror(errno));
+    return Status(Code::kResource, "cannot open a netlink socket: " + system_error_text(errno));
   }
   sockaddr_nl address{};
   address.nl_family = AF_NETLINK;

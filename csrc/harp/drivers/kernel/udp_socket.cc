@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/descriptors.h"
 #include "base/fork.h"
 #include "harp/address.h"
 
@@ -146,7 +147,7 @@ Result<std::unique_ptr<UdpSocket>> UdpSocket::open(const UdpSocketOptions& optio
   const int family = family_of(options.local);
   const int fd = socket(family, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (fd < 0) {
-    return Status(Code::kResource, std::string("cannot open a UDP socket: ") + strerror(errno));
+    return Status(Code::kResource, "cannot open a UDP socket: " + system_error_text(errno));
   }
   close_on_fork(fd);
   std::unique_ptr<UdpSocket> opened(new UdpSocket(fd));

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "base/assert.h"
+#include "base/descriptors.h"
 
 namespace taco::harp {
 
@@ -46,7 +47,7 @@ bpf_attr entry_of(const OwnFd& map, const void* key, const void* other = nullptr
 // errno has the reason.
 Status bpf_failure(const std::string& what) {
   const int error = errno;
-  std::string text = what + ": " + strerror(error);
+  std::string text = what + ": " + system_error_text(error);
   if (error == EPERM || error == EACCES) {
     text +=
         " (needs CAP_BPF and CAP_NET_ADMIN, or root; in a container: outside of a user namespace)";
@@ -58,7 +59,7 @@ Status bpf_failure(const std::string& what) {
 Status sharing_failure() {
   const int error = errno;
   std::string text = "a program for XDP that is there already cannot be looked at: ";
-  text += strerror(error);
+  text += system_error_text(error);
   if (error == EPERM) {
     text +=
         " (the first process of an interface needs CAP_BPF and CAP_NET_ADMIN, those that share its "

@@ -1,10 +1,11 @@
 #include "harp/drivers/xdp/wake_alarm.h"
 
 #include <errno.h>
-#include <string.h>
 #include <sys/timerfd.h>
 
 #include <string>
+
+#include "base/descriptors.h"
 
 namespace taco::harp {
 
@@ -12,7 +13,7 @@ Status WakeAlarm::start() {
   timer_ = OwnFd(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
   if (timer_) return {};
   return Status(Code::kResource,
-                std::string("cannot make a timer for rings and queues: ") + strerror(errno));
+                "cannot make a timer for rings and queues: " + system_error_text(errno));
 }
 
 void WakeAlarm::set(Duration time) {

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/descriptors.h"
 #include "base/log.h"
 #include "base/names.h"
 #include "base/own_fd.h"
@@ -69,7 +70,7 @@ Result<LinkFacts> facts_of(const std::string& name) {
   request = request_about(name);
   known = known && ioctl(fd.get(), SIOCGIFFLAGS, &request) == 0;
   facts.is_up = (request.ifr_flags & IFF_UP) != 0;
-  if (!known) return Status(Code::kResource, name + ": " + strerror(errno));
+  if (!known) return Status(Code::kResource, name + ": " + system_error_text(errno));
   facts.queues = std::min(device_queues(name).now, XdpFilter::kMaxQueues);
   return facts;
 }

@@ -1,7 +1,6 @@
 #include "harp/drivers/xdp/xdp_socket.h"
 
 #include <errno.h>
-#include <string.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -11,6 +10,7 @@
 #include <utility>
 
 #include "base/assert.h"
+#include "base/descriptors.h"
 
 namespace taco::harp {
 
@@ -39,7 +39,7 @@ void store_index(std::uint32_t* index, std::uint32_t value) {
 
 Status xdp_failure(const std::string& what) {
   const int error = errno;
-  std::string text = what + ": " + strerror(error);
+  std::string text = what + ": " + system_error_text(error);
   if (error == EPERM || error == EACCES) text += " (needs CAP_NET_RAW, or root)";
   if (error == EAFNOSUPPORT) text += " (this kernel is built without AF_XDP: CONFIG_XDP_SOCKETS)";
   if (error == ENOBUFS) text += " (more locked memory than `ulimit -l` allows)";
