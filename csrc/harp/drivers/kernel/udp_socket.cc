@@ -281,6 +281,10 @@ std::size_t UdpSocket::send(std::span<const TxPacket> packets, std::vector<Refus
       const std::size_t sent = send_burst(packets.subspan(done), refusals, &error);
       done += sent;
       is_full_ = is_lack_of_room(error);
+      // The interface carries more than it did.
+      if (is_run && sent > 0 && packet.segment_bytes >= too_long_for_runs_) {
+        too_long_for_runs_ = SIZE_MAX;
+      }
       if (sent > 0 || is_full_) continue;
     }
     if (is_run) {
