@@ -17,6 +17,7 @@
 #include "harp/engine/stack.h"
 #include "harp/tools/exchange.h"
 #include "support/eventually.h"
+#include "support/ip.h"
 #include "support/network.h"
 #include "support/processes.h"
 #include "support/stack_world.h"
@@ -243,6 +244,44 @@ TEST(HostsTest, what_a_process_publishes_is_where_it_is_by_then) {
   const std::vector<int> statuses =
       run_processes({1, 60 * kSecond, {network.namespaces()[0]}}, check);
   EXPECT_EQ(statuses, std::vector<int>{0});
+}
+
+// One that another host has too (the kernel has found out, and lets nobody use it), and one about
+// which the kernel still asks.
+TEST(HostsTest, addresses_that_are_not_ready_keep_no_process_from_starting) {
+  HOSTS_OR_SKIP(2);
+  const auto may_v6 = [&](int host) {
+    return network.run_in(host, "sysctl -qw net.ipv6.conf.eth0.disable_ipv6=0") &&
+           network.run_in(host, "sysctl -qw net.ipv6.conf.eth0.accept_dad=1");
+  };
+  if (!may_v6(0) || !may_v6(1)) GTEST_SKIP() << "no IPv6 here";
+  ASSERT_TRUE(network.run_in(1, "ip address add 2001:db8:3::7/64 dev eth0 nodad"));
+  ASSERT_TRUE(network.run_in(0, "ip address add 2001:db8:3::7/64 dev eth0"));
+  const char* const kFailed = "sh -c 'ip -6 -o address show dev eth0 dadfailed | grep -q 3::7'";
+  ASSERT_TRUE(testing::eventually([&] { return network.run_in(0, kFailed); }));
+  ASSERT_TRUE(network.run_in(0, "sysctl -qw net.ipv6.conf.eth0.dad_transmits=1000"));
+  ASSERT_TRUE(network.run_in(0, "ip address add 2001:db8:3::8/64 dev eth0"));
+  const auto check = [&](Fellowship& fellowship) {
+    if (fellowship.rank() == 0) {
+      const auto all = list_addresses(), ready = list_interfaces();
+      ASSERT_TRUE(all.ok() && ready.ok());
+      for (const char* each : {"2001:db8:3::7", "2001:db8:3::8"}) {
+        EXPECT_NE(holder_of(all.value(), ip(each)), nullptr) << each;
+        EXPECT_EQ(holder_of(ready.value(), ip(each)), nullptr) << each;
+      }
+    }
+    StackWorld world(fellowship, options(network));
+    std::uint64_t out = 1, in = 0;
+    Exchange both(*world.stack);
+    both.send(world.peer(1 - fellowship.rank()), {1, 1}, &out, 8);
+    both.recv(world.peer(1 - fellowship.rank()), {1, 1}, Sink::place(&in), 8);
+    const Status status = both.run(30 * kSecond);
+    EXPECT_TRUE(status.ok()) << status.message();
+    fellowship.barrier();
+  };
+  const auto& spaces = network.namespaces();
+  EXPECT_EQ(run_processes({2, 60 * kSecond, {spaces[0], spaces[1]}}, check),
+            (std::vector<int>{0, 0}));
 }
 
 }  // namespace

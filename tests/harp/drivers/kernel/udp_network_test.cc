@@ -3,14 +3,18 @@
 #include <gtest/gtest.h>
 #include <sched.h>
 #include <stdlib.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "harp/drivers/kernel/kernel_interfaces.h"
 #include "harp/drivers/kernel/kernel_routes.h"
+#include "harp/drivers/kernel/netlink.h"
 #include "harp/drivers/networks.h"
 #include "support/ip.h"
 #include "support/processes.h"
@@ -133,6 +137,47 @@ TEST(KernelNetworkTest, one_moment_has_one_socket_for_however_many_lookups) {
   const int before = ::taco::testing::count_descriptors();
   for (int i = 0; i < 100; ++i) EXPECT_FALSE(now(ip("127.0.0.1")).empty());
   EXPECT_EQ(::taco::testing::count_descriptors(), before);
+}
+
+// What has come at once is heard in parts, between which its hearer looks after other things.
+TEST(NetlinkTest, of_a_flood_of_news_a_bounded_part_is_heard_at_a_time) {
+  int both[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, both), 0);
+  const OwnFd ours(both[0]), kernels(both[1]);
+  constexpr int kNews = 150;
+  nlmsghdr news{};
+  news.nlmsg_len = sizeof news;
+  news.nlmsg_type = RTM_NEWLINK;
+  for (int i = 0; i < kNews; ++i)
+    ASSERT_EQ(write(kernels.get(), &news, sizeof news), static_cast<ssize_t>(sizeof news));
+  int heard = 0;
+  std::vector<int> parts;
+  while (heard < kNews && parts.size() < kNews) {
+    const int before = heard;
+    EXPECT_TRUE(hear_kernel(ours.get(), [&](const nlmsghdr&) { ++heard; }));
+    parts.push_back(heard - before);
+  }
+  EXPECT_EQ(parts, (std::vector<int>{64, 64, 22}));
+}
+
+void check_lost_news() {
+  auto news = open_netlink(RTMGRP_LINK);
+  ASSERT_TRUE(news.ok()) << news.status().message();
+  const int room = 1;
+  ASSERT_EQ(setsockopt(news->get(), SOL_SOCKET, SO_RCVBUF, &room, sizeof room), 0);
+  for (int i = 0; i < 20; ++i)
+    ASSERT_EQ(system("ip link add v0 type veth peer name p0 && ip link del v0"), 0);
+  EXPECT_FALSE(hear_kernel(news->get(), [](const nlmsghdr&) {}));
+  EXPECT_TRUE(hear_kernel(news->get(), [](const nlmsghdr&) {})) << "that is said once";
+}
+
+TEST(NetlinkTest, news_that_did_not_fit_are_told_of) {
+  bool alone = false;
+  std::thread([&] {
+    alone = unshare(CLONE_NEWNET) == 0;
+    if (alone) check_lost_news();
+  }).join();
+  if (!alone) GTEST_SKIP() << "no right to make a network namespace";
 }
 
 TEST(NetworksTest, an_unknown_driver_is_an_error_that_lists_the_known) {
