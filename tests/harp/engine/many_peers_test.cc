@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "support/many_sessions.h"
 #include "support/sim_cluster.h"
 #include "support/sim_transfer.h"
 
@@ -213,6 +214,36 @@ TEST(ManyPeers, IdleSessionsWakeNobodyAndAreLookedAtByNobody) {
   ASSERT_TRUE(cluster.run(cluster.now() + kSecond, [&] { return one.done(); }));
   pass(cluster, 5 * kSecond);
   EXPECT_EQ(loop.awake(), 0u);
+}
+
+TEST(ManyPeers, TenThousandIdleSessionsWakeNobodyAndAreLookedAtByNobody) {
+  ManySessions all(10'000, 1);
+  ASSERT_TRUE(all.all_met());
+  all.run(60 * kSecond);
+  EngineLoop& loop = all.hub().loop;
+  EXPECT_EQ(loop.awake(), 0u);
+  EXPECT_EQ(loop.to_look_at(), 0u);
+  EXPECT_TRUE(loop.is_quiet_st());
+  const std::uint64_t sent = all.hub().nic.sent;
+  EXPECT_EQ(all.run(600 * kSecond), 0u);
+  EXPECT_EQ(all.hub().nic.sent, sent);
+}
+
+// Each is told, by a packet or two, and none costs more for there being others.
+TEST(ManyPeers, AnAddressThatGoesOrComesBackIsLittleWorkForEachSession) {
+  for (const std::uint64_t sessions : {1u, 2'000u}) {
+    ManySessions all(static_cast<std::uint32_t>(sessions), 2);
+    ASSERT_TRUE(all.all_met());
+    all.run(60 * kSecond);
+    for (const std::uint32_t missing : {1u, 0u}) {
+      const std::uint64_t sent = all.hub().nic.sent, lookups = all.hub().lookups;
+      all.hub().nic.missing = missing;
+      while (all.hub().turn(all.now())) {
+      }
+      EXPECT_LE(all.hub().nic.sent - sent, 2 * sessions) << sessions << " " << missing;
+      EXPECT_LE(all.hub().lookups - lookups, 2 * sessions) << sessions << " " << missing;
+    }
+  }
 }
 
 // A session that has rested watches its peer like any other once something is wanted of it.
