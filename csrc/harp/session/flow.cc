@@ -9,7 +9,7 @@ namespace {
 
 // Outstanding to every peer, whatever the others hold, unless all of these took more than half of
 // the pool.
-constexpr std::uint64_t kLeast = 2;
+constexpr std::uint64_t kMin = 2;
 constexpr std::uint64_t kFirst = 8;      // to one that begins, at most
 constexpr std::uint64_t kFewPeers = 8;   // of which even the last may begin at once
 constexpr std::uint64_t kStanding = 32;  // to every peer while the pool allows
@@ -23,9 +23,7 @@ std::uint64_t CreditPool::share() const {
   return (capacity_ - std::min(capacity_, standing)) / std::max<std::uint64_t>(active_, 1);
 }
 
-std::uint64_t CreditPool::least() const {
-  return kLeast * packet_bytes_ <= capacity_ / 2 ? kLeast : 0;
-}
+std::uint64_t CreditPool::least() const { return kMin * packet_bytes_ <= capacity_ / 2 ? kMin : 0; }
 
 // All may begin in one moment, or one after the other, with others still to come of whom nobody
 // knows: so it is no more than each could have, and of what is left, a quarter.
@@ -191,7 +189,7 @@ bool CreditAccount::refresh() {
 
 bool CreditAccount::recompute() {
   const std::uint64_t target = this->target(), have = outstanding();
-  if (have > target + target / 4 + kLeast && pool_.waiting_ > (waiting_ ? 1u : 0u) &&
+  if (have > target + target / 4 + kMin && pool_.waiting_ > (waiting_ ? 1u : 0u) &&
       lowering_.is(Lowering::kNone)) {
     lower(target);
     return true;
@@ -219,7 +217,7 @@ bool CreditAccount::recompute() {
     return false;
   }
   // Crumbs of a contested pool would cost a packet each.
-  if (offered >= kLeast && more < target / 8) return false;
+  if (offered >= kMin && more < target / 8) return false;
   grant(more);
   return true;
 }

@@ -119,12 +119,12 @@ class SendCredit {
   // How often it was asked for since there was some, the last packets that used it up included: the
   // peer remembers, so it is asked ever more rarely.
   std::uint32_t asked() const { return asked_; }
-  void on_asked() { asked_ += asked_ < kMostAsked ? 1 : 0; }
+  void on_asked() { asked_ += asked_ < kMaxAsked ? 1 : 0; }
   // The peer cannot know that something waits.
   bool is_to_be_asked_for() const { return blocked_ && left() == 0 && asked_ == 0; }
 
  private:
-  static constexpr std::uint8_t kMostAsked = 10;
+  static constexpr std::uint8_t kMaxAsked = 10;
 
   std::uint64_t limit_ = 0;  // as a sum of packet numbers
   std::uint64_t used_ = 0;

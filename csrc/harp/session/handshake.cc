@@ -106,7 +106,7 @@ AddressPair Handshake::proved_by(const AddressPair& from) const {
 void Handshake::add_ways(std::span<const AddressPair> more) {
   has_more_ways_ = true;
   ways_.insert(ways_.end(), more.begin(),
-               more.begin() + std::min(more.size(), kMostWays - ways_.size()));
+               more.begin() + std::min(more.size(), kMaxWays - ways_.size()));
 }
 
 std::vector<AddressPair> Handshake::take_other_ways(const AddressPair& used) {

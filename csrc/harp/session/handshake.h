@@ -47,7 +47,7 @@ class Handshake {
         ways_(std::move(ways)),
         first_ways_(static_cast<std::uint8_t>(ways_.size())),
         called_(now) {
-    TACO_ASSERT(!ways_.empty() && ways_.size() <= kMostWays);
+    TACO_ASSERT(!ways_.empty() && ways_.size() <= kMaxWays);
   }
 
   State state() const { return state_.state(); }
@@ -120,7 +120,7 @@ class Handshake {
   void on_other_version(std::uint8_t version) { other_version_ = version; }
   std::uint8_t other_version() const { return other_version_; }  // the last one's; 0: none has come
 
-  static constexpr std::size_t kMostWays = 64;
+  static constexpr std::size_t kMaxWays = 64;
   // Between two hellos: doubled with every round up to the second of these, a quarter longer with
   // every further one, up to the third; to the last, while nobody waits.
   static constexpr Duration kFirstInterval = 5 * kMillisecond;

@@ -37,7 +37,7 @@ bool PathSet::are_apart() const {
 }
 
 Path& PathSet::add(std::unique_ptr<Path> path) {
-  TACO_ASSERT(paths_.size() < kMost && find(path->id()) == nullptr);
+  TACO_ASSERT(paths_.size() < kMaxPaths && find(path->id()) == nullptr);
   paths_.push_back(std::move(path));
   return *paths_.back();
 }
@@ -115,7 +115,7 @@ std::uint64_t PathSet::received() const {
 
 void PathSet::settle(wire::PathId id, std::uint64_t last) {
   const std::size_t place = place_of(id);
-  if (place >= kMost) return;
+  if (place >= kMaxPaths) return;
   if (place >= settled_.size()) settled_.resize(place + 1, 0);
   settled_[place] = std::max(settled_[place], last);
 }

@@ -17,7 +17,7 @@ namespace taco::harp {
 
 class PathSet {
  public:
-  static constexpr std::size_t kMost = 16;
+  static constexpr std::size_t kMaxPaths = 16;
 
   explicit PathSet(std::unique_ptr<Path> first) { paths_.push_back(std::move(first)); }
 

@@ -177,7 +177,7 @@ void Session::open_new_paths() {
     if (!local) continue;
     if (to_elsewhere(*local, remote) != nullptr) continue;
     const AddressPair pair{remote, free_port(*local)};
-    if (paths_.count() < PathSet::kMost) {
+    if (paths_.count() < PathSet::kMaxPaths) {
       give(open_path(static_cast<wire::PathId>(paths_.count()), pair), pair);
     } else if (Path* const spare = spare_path()) {
       give(*spare, pair);

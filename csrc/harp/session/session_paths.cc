@@ -29,11 +29,11 @@ void Session::open_paths() {
   free_pairs_.reset();
   paths_.choose_main();
   const std::vector<AddressPair> others = handshake_.take_other_ways(paths_.first().pair());
-  paths_due_ = static_cast<std::uint8_t>(std::min(1 + others.size(), PathSet::kMost));
+  paths_due_ = static_cast<std::uint8_t>(std::min(1 + others.size(), PathSet::kMaxPaths));
   tell_paths_by_ = host_.now() + kOpening;
   tell_paths();
   if (!leads()) return tell_addresses(host_.late());
-  for (std::size_t i = 0; i < others.size() && paths_.count() < PathSet::kMost; ++i) {
+  for (std::size_t i = 0; i < others.size() && paths_.count() < PathSet::kMaxPaths; ++i) {
     open_path(static_cast<wire::PathId>(i + 1), others[i]);
   }
   if (host_.late() != 0) open_new_paths();
@@ -57,7 +57,7 @@ Path* Session::path_of(const wire::Packet& packet, const RxPacket& from) {
   Path* const known = paths_.find(packet.path);
   const bool may_open = established() && !life_.peer_left() &&
                         packet.type == wire::Type::kControl && !leads() &&
-                        static_cast<std::size_t>(packet.path) < PathSet::kMost;
+                        static_cast<std::size_t>(packet.path) < PathSet::kMaxPaths;
   if (known != nullptr || !may_open) return known;
   wire::FrameReader reader(packet.body);
   wire::Frame frame;

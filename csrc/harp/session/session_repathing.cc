@@ -44,7 +44,7 @@ Session::PathGroup* Session::group_of(const Path& path) {
 // Once per burst that has brought acknowledgements.
 void Session::look_for_slow_paths() {
   for (PathGroup& group : groups_) {
-    std::array<Repathing::Reading, PathSet::kMost> readings;
+    std::array<Repathing::Reading, PathSet::kMaxPaths> readings;
     std::size_t live = 0;
     for (const wire::PathId id : group.paths) {
       const Path& path = *paths_.find(id);

@@ -81,7 +81,7 @@ const std::vector<AddressPair>& Session::free_pairs() {
   const std::vector<std::vector<std::uint32_t>> ways = host_.ways_to_each(hosts);
   for (std::size_t i = 0; i < hosts.size(); ++i) {
     for (const std::uint32_t local : ways[i]) {
-      if (free_pairs_->size() == Handshake::kMostWays) return *free_pairs_;
+      if (free_pairs_->size() == Handshake::kMaxWays) return *free_pairs_;
       if (is_free({hosts[i], local})) free_pairs_->push_back({hosts[i], local});
     }
   }

@@ -61,7 +61,7 @@ const char* const kMakeInterface =
 // Runs of segments of so many bytes to a neighbour by v0.
 class Runs {
  public:
-  Runs() : payload_(random_bytes(kSegments * kMostBytes)) {
+  Runs() : payload_(random_bytes(kSegments * kMaxBytes)) {
     UdpNicOptions options;
     const auto all = list_interfaces();
     for (const Interface& each : all.value()) {
@@ -89,7 +89,7 @@ class Runs {
   static constexpr int kSegments = 4;
 
  private:
-  static constexpr std::size_t kMostBytes = 1'200;
+  static constexpr std::size_t kMaxBytes = 1'200;
   const std::vector<std::byte> payload_;
   std::unique_ptr<UdpNic> nic_;
   Endpoint neighbour_;
