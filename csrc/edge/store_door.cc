@@ -30,16 +30,24 @@ class Pace {
 
   // A failure: this thread waits no longer (base/heed.h).
   Status sleep(Time until) {
-    const Time now = monotonic_now();
-    const Duration pause = std::clamp((now - begin_) / 64, min_, max_);
-    const auto pause_until = [](Time time) {
-      std::this_thread::sleep_for(std::chrono::nanoseconds(time - monotonic_now()));
+    const auto pause = [](Time time) {
+      sleep_until(time);
       return false;
     };
-    return wait_and_heed(std::min(until, later(now, pause)), pause_until).status();
+    return wait_and_heed(end_of_pause(until), pause).status();
   }
+  // The same, whatever anybody has to say to this thread.
+  void sleep_through(Time until) { sleep_until(end_of_pause(until)); }
 
  private:
+  static void sleep_until(Time time) {
+    std::this_thread::sleep_for(std::chrono::nanoseconds(time - monotonic_now()));
+  }
+  Time end_of_pause(Time until) const {
+    const Time now = monotonic_now();
+    return std::min(until, later(now, std::clamp((now - begin_) / 64, min_, max_)));
+  }
+
   static constexpr Duration kMin = 100 * kMicrosecond;
   static constexpr Duration kMax = 20 * kMillisecond, kMaxOfAll = 500 * kMillisecond;
   const Time begin_;
@@ -125,7 +133,8 @@ Result<bool> StoreDoor::wait(const std::vector<std::string>& keys, Time until) {
 void StoreDoor::wait_until_gone(const std::string& key, Time until) {
   for (Pace pace(1); monotonic_now() < until;) {
     Result<bool> there = check({key});
-    if (!there.ok() || !*there || !pace.sleep(until).ok()) return;
+    if (!there.ok() || !*there) return;
+    pace.sleep_through(until);
   }
 }
 

@@ -326,6 +326,7 @@ void Session::refresh_credit() {
   if (!credit_.refresh() || !established()) return;
   paths_.main().ack().hurry();
   ready();
+  if (credit_.lowering() != CreditAccount::Lowering::kNone) stir();  // it is to be confirmed
 }
 
 std::size_t Session::memory_bytes() const {

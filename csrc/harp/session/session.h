@@ -324,6 +324,7 @@ class Session final : public Link {
   void on_timer();
   void on_tick();
   void stir();
+  bool awaits_something() const;
   bool may_rest() const;
   void call();
   bool waits_for_turn();

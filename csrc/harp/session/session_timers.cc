@@ -112,7 +112,7 @@ void Session::on_tick() {
   next_tick_ = now + interval;
   for (const auto& path : paths_) path->forget_lost();
   tell_paths();
-  if (life_.peer_left() || !(events_.expecting() || content_unacknowledged())) {
+  if (life_.peer_left() || !awaits_something()) {
     silence_base_ = now;
     trim();
     if (!may_rest()) return;
@@ -135,10 +135,16 @@ void Session::stir() {
   update_timer();
 }
 
+// Others wait for credit that the peer was told to give back, and never will where it is dead.
+bool Session::awaits_something() const {
+  return events_.expecting() || content_unacknowledged() ||
+         (established() && credit_.lowering() != CreditAccount::Lowering::kNone);
+}
+
 // Nothing is under way, or remembered, that time would change.
 bool Session::may_rest() const {
   if (life_.peer_left()) return true;
-  if (busy()) return false;
+  if (busy() || awaits_something()) return false;
   return tell_paths_by_ == kNever &&
          std::all_of(paths_.begin(), paths_.end(),
                      [](const auto& path) { return path->is_at_rest(); });

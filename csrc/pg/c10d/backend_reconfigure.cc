@@ -57,12 +57,14 @@ c10::intrusive_ptr<c10d::Work> Backend::reconfigure(const ReconfigureOptions& op
   to.timeout = to_duration(opts.timeout.value_or(options_->timeout));
   HearsSignals signals;
   Result<std::shared_ptr<Generation>> advanced = life_.advance(to);
-  signals.raise_if_interrupted();
+  if (!advanced.ok()) signals.raise_if_interrupted();
   const std::shared_ptr<Generation> next = value_or_raise(std::move(advanced));
   next->set_timeout(to_duration(options_->timeout));
   hear_of_failures(*next);
   set_number(rank_, next->options().rank);
   set_number(size_, next->options().world);
+  // Handlers that run while the last generation ends find, and leave, a whole group.
+  signals.raise_if_interrupted();
   return work_of(std::make_shared<WorkState>(), {c10d::OpType::UNKNOWN, nullptr}, std::nullopt,
                  *next);
 }

@@ -77,6 +77,7 @@ Result<std::shared_ptr<Generation>> Succession::advance(const Reconfiguration& t
   TACO_RETURN_IF_ERROR(call_roll(*next, digest, to.timeout > 0 ? to.timeout : kNever));
   const std::shared_ptr<Generation> last = current_.exchange(*next);
   if (last) (void)last->close(kLingerOfTheLast);
+  if (closed_) return destroyed();  // by a handler of a signal, meanwhile
   TACO_LOG_INFO("pg", "group '%s' goes on with rank %d of %d", options_.name.c_str(),
                 (*next)->options().rank, (*next)->options().world);
   return next;

@@ -129,7 +129,10 @@ class Tuning {
     if (!operation.ok()) return operation.status();
     const Result<bool> over =
         wait_and_heed(kNever, [&](Time until) { return (*operation)->wait_until(until); });
-    return over.ok() ? (*operation)->wait(0) : over.status();
+    // Its memory is this caller's: who waits no longer ends it first.
+    if (!over.ok()) group_.abort(over.status());
+    const Status ended = (*operation)->wait(0);
+    return over.ok() ? ended : over.status();
   }
 
   const std::shared_ptr<harp::Stack>& stack_;

@@ -10,7 +10,6 @@
 #include "base/far_future.h"
 #include "base/heed.h"
 #include "edge/errors.h"
-#include "edge/signals.h"
 #include "edge/without_gil.h"
 #include "remote/torch/bind.h"
 #include "remote/torch/exposed.h"
@@ -135,10 +134,7 @@ void bind_transport(py::module_& root) {
           "remove",
           [](TensorEndpoint& endpoint, const ExposedTensorPtr& memory,
              std::optional<double> seconds) {
-            HearsSignals signals;
-            const Status removed = endpoint.remove(memory, deadline_of(seconds));
-            signals.raise_if_interrupted();
-            raise_if_error(removed);
+            raise_if_error(endpoint.remove(memory, deadline_of(seconds)));
           },
           NoGil(), py::arg("memory"), py::arg("seconds"))
       .def(
@@ -153,10 +149,7 @@ void bind_transport(py::module_& root) {
       .def(
           "close",
           [](TensorEndpoint& endpoint, std::optional<double> seconds) {
-            HearsSignals signals;
-            const Status closed = endpoint.close(deadline_of(seconds));
-            signals.raise_if_interrupted();
-            raise_if_error(closed);
+            raise_if_error(endpoint.close(deadline_of(seconds)));
           },
           NoGil(), py::arg("seconds"));
 }

@@ -191,6 +191,33 @@ TEST(ManyPeers, AllTogetherNeverHaveMoreUnderWayThanHalfTheBufferHolds) {
   }
 }
 
+// Peers of whom nobody expects anything may fall silent unnoticed, until others need what they
+// hold.
+TEST(ManyPeers, CreditThatSilentPeersHoldIsForTheOthersOnceTheyAreFoundDead) {
+  SimFaults faults;
+  faults.receive_buffer = 212'992;
+  faults.max_datagram = 8972;
+  constexpr std::uint32_t kSilent = 24;
+  SimCluster cluster(kSilent + 2, 1, faults);
+  std::deque<Transfer> all;
+  for (std::uint32_t i = 1; i <= kSilent; ++i) {
+    Transfer& each = all.emplace_back(i, 2000);
+    cluster[0].recv(i, each.recv);
+    cluster[i].send(0, each.send);
+  }
+  ASSERT_TRUE(cluster.run(20 * kSecond, [&] {
+    return std::ranges::all_of(all, [](const Transfer& each) { return each.done(); });
+  }));
+  pass(cluster, 60 * kSecond);
+  for (std::uint32_t i = 1; i <= kSilent; ++i) cluster[i].stall_until(kNever);
+  Transfer late(1000, 50'000);
+  cluster[0].recv(kSilent + 1, late.recv);
+  cluster[kSilent + 1].send(0, late.send);
+  EXPECT_TRUE(cluster.run(cluster.now() + 30 * kSecond, [&] { return late.done(); }));
+  late.check();
+  cluster.end();
+}
+
 TEST(ManyPeers, IdleSessionsWakeNobodyAndAreLookedAtByNobody) {
   SimFaults faults;
   faults.receive_buffer = 8 << 20;

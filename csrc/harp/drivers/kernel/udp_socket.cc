@@ -307,7 +307,9 @@ std::size_t UdpSocket::send(std::span<const TxPacket> packets, std::vector<Refus
 bool UdpSocket::may_be_a_run(const TxPacket& packet) {
   if (!has_gso_) return false;
   if (packet.segment_bytes < too_long_for_runs_) return true;
-  return runs_until_retry_-- == 0;
+  if (runs_until_retry_ == 0) return true;  // until one is sent, or refused again
+  --runs_until_retry_;
+  return false;
 }
 
 // Writable is a socket half of whose buffer is free, which is more than a run's fragments take. So
