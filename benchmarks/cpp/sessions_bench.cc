@@ -1,5 +1,6 @@
-// What very many idle sessions cost their engine: to leave a wait(), which asks whether anything is
-// under way, and an address of the host's that goes or comes back, of which each is told.
+// The cost of very many idle sessions to their engine: to leave a wait(), which asks whether
+// anything is under way, and an address of the host's that goes or comes back, of which each is
+// told.
 //
 //   sessions_bench [--sessions N] [--json]
 //

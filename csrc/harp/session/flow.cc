@@ -149,8 +149,8 @@ void CreditAccount::on_received(std::uint64_t largest) {
 bool CreditAccount::may_take() const { return pool_.queued_ == 0 || pool_.head_ == this; }
 
 bool CreditAccount::gives_way() const {
-  return pool_.to_give_way_ > 0 && pool_.queued_ > 0 && lowering_.is(Lowering::kNone) && counted_ > 0 &&
-         pool_.now_ms_ - stirred_ms_ >= CreditPool::kUseWithinMs;
+  return pool_.to_give_way_ > 0 && pool_.queued_ > 0 && lowering_.is(Lowering::kNone) &&
+         counted_ > 0 && pool_.now_ms_ - stirred_ms_ >= CreditPool::kUseWithinMs;
 }
 
 bool CreditAccount::take_turn() {

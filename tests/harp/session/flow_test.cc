@@ -16,7 +16,7 @@ namespace {
 constexpr std::uint64_t kPacketBytes = 2304;
 constexpr std::uint64_t kDefaultHalf = 212'992;  // of what Linux gives by default
 
-// Of a peer that has been heard.
+// The account of a peer that has been heard.
 struct OpenAccount : CreditAccount {
   OpenAccount(CreditPool& pool, std::uint64_t packet_bytes) : CreditAccount(pool, packet_bytes) {
     open();
@@ -104,8 +104,7 @@ TEST(Credit, WhatIsInFlightNeverExceedsThePoolAndNobodyStarves) {
   }
 }
 
-// What is granted before anything has come: `known` is what the pool knows of when the first
-// begins.
+// The first grants, before anything has come; the pool knows of `known` when the first begins.
 std::deque<CreditAccount> begun(CreditPool& pool, std::size_t peers, std::uint64_t packet_bytes,
                                 bool known) {
   std::deque<CreditAccount> all;

@@ -1,4 +1,4 @@
-// What the udp driver asks the kernel for, counted call by call: this program's own sendmsg(),
+// Calls of the udp driver to the kernel, counted one by one: this program's own sendmsg(),
 // sendmmsg() and getifaddrs() stand before the system's.
 #include <dlfcn.h>
 #include <ifaddrs.h>
@@ -74,7 +74,7 @@ class Runs {
     set_port(neighbour_, 7'777);
   }
 
-  // What that takes of calls.
+  // The calls that this takes.
   Calls send(std::size_t segment, int runs) {
     const IoSlice slice{payload_.data(), kSegments * segment};
     const TxPacket run{&neighbour_, 0, {&slice, 1}, slice.bytes, segment};

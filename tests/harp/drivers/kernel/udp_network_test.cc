@@ -139,7 +139,7 @@ TEST(KernelNetworkTest, one_moment_has_one_socket_for_however_many_lookups) {
   EXPECT_EQ(::taco::testing::count_descriptors(), before);
 }
 
-// What has come at once is heard in parts, between which its hearer looks after other things.
+// News that comes at once is heard in parts, between which its hearer looks after other things.
 TEST(NetlinkTest, of_a_flood_of_news_a_bounded_part_is_heard_at_a_time) {
   int both[2];
   ASSERT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, both), 0);
