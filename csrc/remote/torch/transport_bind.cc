@@ -10,6 +10,7 @@
 #include "base/far_future.h"
 #include "base/heed.h"
 #include "edge/errors.h"
+#include "edge/signals.h"
 #include "edge/without_gil.h"
 #include "remote/torch/bind.h"
 #include "remote/torch/exposed.h"
