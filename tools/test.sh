@@ -2,19 +2,20 @@
 # test.sh quick|rest|all [PYTEST ARGUMENTS]: tests in one run, C++ and Python. "quick" is what a
 # change is tried with; "rest" is what that leaves out: tests marked or labelled "whole",
 # ThreadSanitizer, the fuzz targets; "all" is both at once.
-# PYTEST_JOBS=N: in so many processes; by default one more than there are cores, since tests also
-# wait. SLOWEST=N: lists the N slowest tests. Whatever happens, also ^C, nothing stays behind; and
-# what should have ended by itself but did not fails the run.
+# PYTEST_JOBS=N: in so many processes; by default as many as there are cores, and for "quick",
+# beside which nothing compiles, one more, since tests also wait. SLOWEST=N: lists the N slowest.
+# Whatever happens, also ^C, nothing stays behind; and what should have ended by itself but did not
+# fails the run.
 source "$(dirname "$0")/common.sh"
 readonly PART=${1:?quick, rest or all}
 shift
 case $PART in
-  quick) ctest_part=(-LE whole) shared="not whole" ;;
-  rest) ctest_part=(-L whole) shared="whole and not alone" ;;
-  all) ctest_part=() shared="not alone" ;;
+  quick) ctest_part=(-LE whole) shared="not whole" more=1 ;;
+  rest) ctest_part=(-L whole) shared="whole and not alone" more=0 ;;
+  all) ctest_part=() shared="not alone" more=0 ;;
   *) die "test.sh: unknown part '$PART' (quick, rest or all)" ;;
 esac
-readonly SEEDS=${TACO_SIM_SEEDS:-10000} JOBS_OF_PYTEST=${PYTEST_JOBS:-$((JOBS + 1))}
+readonly SEEDS=${TACO_SIM_SEEDS:-10000} JOBS_OF_PYTEST=${PYTEST_JOBS:-$((JOBS + more))}
 grouped tools/setup.sh tests
 export PATH="$VENV/bin:$PATH:/usr/sbin:/sbin"
 
