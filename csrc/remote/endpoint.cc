@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "base/completion_thread.h"
-#include "base/heed.h"
 #include "base/random.h"
 #include "harp/engine/engine_call.h"
 
@@ -166,10 +165,7 @@ Status Endpoint::revoke(std::uint64_t region, Time deadline) {
   });
   if (!stack_->usable().ok()) return {};  // nothing writes any more
   TACO_RETURN_IF_ERROR(asked);
-  const Result<bool> ended =
-      wait_and_heed(deadline, [&](Time until) { return stack_->engine().wait(*revoked, until); });
-  if (!ended.ok()) return ended.status();
-  if (ended.value() || !stack_->usable().ok()) return {};
+  if (stack_->engine().wait(*revoked, deadline) || !stack_->usable().ok()) return {};
   return Status(Code::kTimeout,
                 "the peer's transfers with memory " + std::to_string(region) +
                     " have not ended in time: it is revoked, but may not be freed yet");
@@ -215,11 +211,7 @@ Status Endpoint::drain(Time deadline) {
   for (const std::weak_ptr<Transfer>& weak : started) {
     const TransferPtr transfer = weak.lock();
     if (transfer == nullptr || transfer->done()) continue;
-    const Result<bool> ended = wait_and_heed(deadline, [&](Time until) {
-      (void)transfer->wait(until);
-      return transfer->done();
-    });
-    if (!ended.ok()) return ended.status();
+    (void)transfer->wait(deadline);
     if (!transfer->done() && stack_->usable().ok()) ++open;
   }
   if (open == 0) return {};
