@@ -1,11 +1,12 @@
 // Runs a function on a Stack's engine and waits for it. Any thread, without the GIL and without a
-// lock that the engine takes; on the engine itself it simply runs.
+// lock that the engine takes; on the engine itself it simply runs. And waits for an engine's event.
 #pragma once
 
 #include <atomic>
 #include <functional>
 #include <memory>
 
+#include "base/heed.h"
 #include "harp/engine/stack.h"
 
 namespace taco::harp {
@@ -43,6 +44,11 @@ inline bool call_on_engine(Engine& engine, std::function<void(Transport&)> funct
   if (call->state.compare_exchange_strong(expected, Call::kAbandoned)) return false;
   engine.wait(call->done, kNever);  // it runs at this moment
   return true;
+}
+
+// Whether the event is set before that time, or why this thread waits no longer (base/heed.h).
+inline Result<bool> wait_and_heed(Engine& engine, const Event& event, Time until) {
+  return taco::wait_and_heed(until, [&](Time time) { return engine.wait(event, time); });
 }
 
 }  // namespace taco::harp

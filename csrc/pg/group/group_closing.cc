@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "base/completion_thread.h"
-#include "base/heed.h"
 #include "base/log.h"
 #include "harp/engine/engine_call.h"
 #include "pg/group/group.h"
@@ -99,8 +98,7 @@ Status Group::leave(Duration linger) {
     check_drained_st();
   });
   const auto comes = [&](const harp::Event& event) {
-    const Result<bool> come =
-        wait_and_heed(until, [&](Time time) { return engine.wait(event, time); });
+    const Result<bool> come = wait_and_heed(engine, event, until);
     return come.ok() && come.value();
   };
   if (comes(farewell_.drained())) {

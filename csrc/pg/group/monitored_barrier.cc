@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "base/far_future.h"
-#include "base/heed.h"
 #include "base/names.h"
 #include "harp/engine/engine_call.h"
 #include "pg/group/group.h"
@@ -37,8 +36,7 @@ Status MonitoredBarrier::wait(harp::Engine& engine, Duration timeout, bool repor
   if (!entered) return Status(Code::kInternal, "the transport's engine does not run");
   // Rank 0 gives the verdict; the others leave it the time to.
   const Duration patience = rank == 0 ? 0 : std::max<Duration>(timeout / 10, kSecond / 2);
-  const Result<bool> over = wait_and_heed(
-      later(deadline, patience), [&](Time until) { return engine.wait(round->done, until); });
+  const Result<bool> over = wait_and_heed(engine, round->done, later(deadline, patience));
   if (!over.ok()) return over.status();  // this rank has come all the same
   if (over.value()) return round->status;
   Status status;

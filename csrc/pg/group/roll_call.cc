@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "base/far_future.h"
-#include "base/heed.h"
 #include "base/names.h"
 #include "harp/engine/engine_call.h"
 #include "pg/group/group.h"
@@ -33,8 +32,7 @@ Status RollCall::enter(harp::Engine& engine, std::uint64_t digest, Duration time
   // Rank 0 says who is missing; the others leave it the time to.
   const Duration patience =
       group_.options().rank == 0 ? 0 : std::max<Duration>(timeout / 10, kSecond / 2);
-  const Result<bool> over = wait_and_heed(later(deadline, patience),
-                                          [&](Time until) { return engine.wait(over_, until); });
+  const Result<bool> over = wait_and_heed(engine, over_, later(deadline, patience));
   Status status(Code::kInternal, "the transport's engine does not run");
   on_engine([&](harp::Transport&) {
     if (is_under_way()) {

@@ -8,7 +8,6 @@
 #include <string>
 #include <utility>
 
-#include "base/heed.h"
 #include "harp/engine/engine_call.h"
 
 namespace taco::pg {
@@ -126,8 +125,7 @@ std::shared_ptr<LinkProbe::Round> LinkProbe::new_round() {
 Status LinkProbe::carry_out(const std::shared_ptr<Round>& round) {
   round->self = round;
   engine_.submit(*round, true);
-  const Result<bool> over =
-      wait_and_heed(deadline_, [&](Time until) { return engine_.wait(round->done, until); });
+  const Result<bool> over = wait_and_heed(engine_, round->done, deadline_);
   if (over.ok() && over.value()) return round->status;
   call_on_engine(
       engine_, [round](harp::Transport& transport) { round->cancel_st(transport); },
