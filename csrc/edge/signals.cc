@@ -42,10 +42,7 @@ void raise_in_the_next_step() {
   }
 }
 
-}  // namespace
-
-bool hears_signals() { return is_main_thread() && Py_IsInitialized() != 0; }
-
+// Runs those that are due, and throws what one of them raises.
 void hear_signals() {
   const py::gil_scoped_acquire gil;
   if (PyErr_CheckSignals() == 0) return;
@@ -53,8 +50,10 @@ void hear_signals() {
   raise_in_the_next_step();
 }
 
+}  // namespace
+
 HearsSignals::HearsSignals() {
-  if (hears_signals()) heed_.emplace([this] { return hear(); });
+  if (is_main_thread() && Py_IsInitialized() != 0) heed_.emplace([this] { return hear(); });
 }
 
 Status HearsSignals::hear() {

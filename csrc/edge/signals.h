@@ -11,13 +11,7 @@
 
 namespace taco {
 
-// Whether Python would run them on this thread. Needs no GIL.
-bool hears_signals();
-
-// On such a thread: runs those that are due, and throws what one of them raises. Takes the GIL.
-void hear_signals();
-
-// For waits that keep to Status: while it lives, they let handlers run and end when one raises
+// While it lives, waits of Python's main thread let handlers run and end when one raises
 // (base/heed.h). Then raise_if_interrupted() throws what it has raised, whatever the wait says.
 class HearsSignals {
  public:
@@ -30,6 +24,15 @@ class HearsSignals {
   std::exception_ptr raised_;
   std::optional<Heed> heed_;  // where this thread hears signals
 };
+
+// Returns what wait() does, which keeps to Status, or throws what a handler has raised meanwhile.
+template <class Wait>
+auto hear_signals_during(const Wait& wait) {
+  HearsSignals signals;
+  auto over = wait();
+  signals.raise_if_interrupted();
+  return over;
+}
 
 // While one lives on this thread, no wait here ends because of a handler: what it raises comes out
 // of the program's next step of Python. For waits on memory that others are at work on.

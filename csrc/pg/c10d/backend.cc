@@ -39,11 +39,9 @@ Backend::Backend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int siz
   meeting.compress_all_reduce = options_->compress_all_reduce;
   codec_ = codec_named(options_->compress_all_reduce);
   const bool begins_apart = may_reconfigure(*options_);
-  HearsSignals signals;
-  const Status begun =
-      begins_apart ? life_.begin_apart(store, meeting) : life_.begin(store, meeting);
-  signals.raise_if_interrupted();
-  raise_if_error(begun);
+  raise_if_error(hear_signals_during([&] {
+    return begins_apart ? life_.begin_apart(store, meeting) : life_.begin(store, meeting);
+  }));
   if (!begins_apart) hear_of_failures(*generation());
   hang_dump_ = HangDump::acquire();
 }
@@ -229,10 +227,7 @@ void Backend::abort() {
 }
 
 void Backend::shutdown() {
-  HearsSignals signals;
-  const Status left = leave();
-  signals.raise_if_interrupted();
-  raise_if_error(left);
+  raise_if_error(hear_signals_during([this] { return leave(); }));
 }
 
 Status Backend::leave() {
@@ -284,9 +279,9 @@ void Backend::waitForPendingWorks() {
     state->wait_and_hear_signals(kNever);
     (void)state->wait(0);
   }
-  HearsSignals signals;
-  (void)wait_and_heed(kNever, [this](Time until) { return hooks_end_before(until); });
-  signals.raise_if_interrupted();
+  (void)hear_signals_during([this] {
+    return wait_and_heed(kNever, [this](Time until) { return hooks_end_before(until); });
+  });
 }
 
 bool Backend::hooks_end_before(Time until) {
@@ -313,10 +308,8 @@ void Backend::registerOnCompletionHook(
 void Backend::monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_all_ranks) {
   // 0 is a timeout too: whoever is not here already is missing.
   const auto timeout = opts.timeout == c10d::kUnsetTimeout ? options_->timeout : opts.timeout;
-  HearsSignals signals;
-  const Status all = communicator()->monitored_barrier(to_duration(timeout), wait_all_ranks);
-  signals.raise_if_interrupted();
-  raise_if_error(all);
+  raise_if_error(hear_signals_during(
+      [&] { return communicator()->monitored_barrier(to_duration(timeout), wait_all_ranks); }));
 }
 
 }  // namespace taco::pg

@@ -164,14 +164,8 @@ bool WorkState::wait_until(Time until) {
 }
 
 void WorkState::wait_and_hear_signals(Time deadline) {
-  if (!hears_signals()) {
-    (void)wait_until(deadline);
-    return;
-  }
-  for (Time now = monotonic_now(); now < deadline; now = monotonic_now()) {
-    if (wait_until(std::min(deadline, later(now, Heed::kEvery)))) return;
-    hear_signals();
-  }
+  (void)hear_signals_during(
+      [&] { return wait_and_heed(deadline, [this](Time until) { return wait_until(until); }); });
 }
 
 void WorkState::on_settled(std::function<void()> callback) {

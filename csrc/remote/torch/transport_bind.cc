@@ -28,21 +28,21 @@ Time deadline_of(std::optional<double> seconds) {
 
 bool wait_for(Transfer& transfer, std::optional<double> seconds) {
   const Time deadline = deadline_of(seconds);
-  const bool hears = hears_signals();
-  for (;;) {
-    const Time until = hears ? std::min(deadline, later(monotonic_now(), Heed::kEvery)) : deadline;
-    Status status;
-    {
-      const WithoutGil others_run;
-      status = transfer.wait(until);
-    }
-    if (status.code() != Code::kTimeout || transfer.done()) {
-      raise_if_error(status);
-      return true;
-    }
-    if (monotonic_now() >= deadline) return false;
-    if (hears) hear_signals();
+  Status status;
+  {
+    const WithoutGil others_run;
+    (void)hear_signals_during([&] {
+      return wait_and_heed(deadline, [&](Time until) {
+        status = transfer.wait(until);
+        return transfer.done() || status.code() != Code::kTimeout;
+      });
+    });
   }
+  // One that ended just after its time has a status of its own.
+  if (transfer.done()) status = transfer.wait(deadline);
+  if (!transfer.done() && status.code() == Code::kTimeout) return false;
+  raise_if_error(status);
+  return true;
 }
 
 // The callback runs on a completion thread, with the GIL.
