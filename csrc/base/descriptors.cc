@@ -44,7 +44,8 @@ std::string descriptor_limit_text() {
 
 std::string system_error_text(int error) {
   const std::string text = strerror(error);
-  return error == EMFILE ? text + "; " + descriptor_limit_text() : text;
+  // ETOOMANYREFS: as many are on their way through sockets.
+  return error == EMFILE || error == ETOOMANYREFS ? text + "; " + descriptor_limit_text() : text;
 }
 
 }  // namespace taco

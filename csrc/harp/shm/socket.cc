@@ -47,8 +47,7 @@ Status failure(Code code, const char* what) {
   const int error = errno;
   const bool none_left = error == EMFILE || error == ETOOMANYREFS;
   return Status(none_left ? Code::kResource : code,
-                std::string("shared memory: ") + what + ": " + strerror(error) +
-                    (none_left ? "; " + descriptor_limit_text() : ""));
+                std::string("shared memory: ") + what + ": " + system_error_text(error));
 }
 
 bool is_hung_up(int socket) {
