@@ -122,8 +122,7 @@ Session::Sent Session::send_hello() {
 // A peer whose packets come is established already, and waits for acknowledgements; and whoever
 // leaves has not long to say goodbye.
 bool Session::hello_is_awaited() const {
-  return events_.expecting() || content_unacknowledged() || life_.leaving() || last_heard_ != 0 ||
-         heard_early_;
+  return awaits_something() || life_.leaving() || last_heard_ != 0 || heard_early_;
 }
 
 }  // namespace taco::harp

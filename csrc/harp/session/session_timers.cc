@@ -144,7 +144,7 @@ bool Session::awaits_something() const {
 // Nothing is under way, or remembered, that time would change.
 bool Session::may_rest() const {
   if (life_.peer_left()) return true;
-  if (busy() || awaits_something()) return false;
+  if (busy()) return false;
   return tell_paths_by_ == kNever &&
          std::all_of(paths_.begin(), paths_.end(),
                      [](const auto& path) { return path->is_at_rest(); });
