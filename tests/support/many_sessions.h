@@ -46,7 +46,7 @@ class WireNic final : public Nic {
 
   WireNic* other = nullptr;
   std::uint32_t missing = 0;
-  std::uint64_t sent = 0;
+  std::uint64_t sent = 0, bytes = 0;  // packets, and all of them together
 
  private:
   struct Arrival {
@@ -56,6 +56,7 @@ class WireNic final : public Nic {
   };
   void carry(const TxPacket& packet) {
     ++sent;
+    bytes += packet.bytes;
     if (other == nullptr) return;
     for (std::uint32_t i = 0; i < other->addresses_.size(); ++i) {
       if (!(other->addresses_[i].endpoint == *packet.destination)) continue;
@@ -111,6 +112,16 @@ class WireHost {
     const bool worked = loop.turn_st();
     loop.expect_turn_st(loop.next_deadline_st());
     return worked;
+  }
+
+  // Turns whenever something is due. Returns how often.
+  std::uint64_t run(Time now, Time until) {
+    for (std::uint64_t turns = 0;;) {
+      now = std::max(loop.next_deadline_st(), now + kMicrosecond);
+      if (now > until) return turns;
+      do ++turns;
+      while (turn(now));
+    }
   }
 
   // Routes that were asked for.
@@ -179,17 +190,8 @@ class ManySessions {
 
   // Returns how often the hub had something to do.
   std::uint64_t run(Duration time) {
-    std::uint64_t turns = 0;
-    const Time end = now_ + time;
-    for (;;) {
-      const Time next = std::max(hub_.loop.next_deadline_st(), now_ + kMicrosecond);
-      if (next > end) break;
-      now_ = next;
-      do ++turns;
-      while (hub_.turn(now_));
-    }
-    now_ = end;
-    return turns;
+    const Time begin = std::exchange(now_, now_ + time);
+    return hub_.run(begin, now_);
   }
 
  private:

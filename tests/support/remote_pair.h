@@ -19,9 +19,8 @@ using harp::SimFaults;
 using Bytes = std::vector<std::byte>;
 
 inline Bytes random_bytes(std::size_t count, std::uint64_t seed) {
-  harp::SimRandom random(seed);
   Bytes bytes(count);
-  for (std::byte& byte : bytes) byte = static_cast<std::byte>(random.next());
+  harp::SimRandom(seed).fill(bytes);
   return bytes;
 }
 

@@ -63,8 +63,8 @@ struct Transfer {
   // A message has the memory of the one before: to have the kernel clear pages for each takes
   // longer than to simulate its packets. A sanitizer's allocator goes its own way.
   static void keep_memory() {
-    mallopt(M_MMAP_THRESHOLD, 1 << 30);
-    mallopt(M_TRIM_THRESHOLD, 1 << 30);
+    [[maybe_unused]] static const bool once =
+        mallopt(M_MMAP_THRESHOLD, 1 << 30) == 1 && mallopt(M_TRIM_THRESHOLD, 1 << 30) == 1;
   }
   template <class Request>
   static void note(Request& request, const Status& status) {

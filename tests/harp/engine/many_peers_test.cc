@@ -4,10 +4,6 @@
 
 #include <algorithm>
 #include <deque>
-#include <memory>
-#include <string>
-#include <utility>
-#include <vector>
 
 #include "support/many_sessions.h"
 #include "support/sim_cluster.h"
@@ -15,81 +11,6 @@
 
 namespace taco::harp {
 namespace {
-
-// Takes everything, and nothing ever comes.
-class DeafNic final : public Nic {
- public:
-  const NicCapabilities& capabilities() const override { return capabilities_; }
-  std::span<const NicAddress> addresses() const override { return addresses_; }
-  std::span<const NicDescriptor> descriptors() const override { return {}; }
-  std::size_t send_st(std::span<const TxPacket> packets) override {
-    for (const TxPacket& packet : packets) bytes += packet.bytes;
-    return packets.size();
-  }
-  bool is_full_st(std::uint32_t) const override { return false; }
-  std::size_t receive_st(std::span<RxPacket>) override { return 0; }
-  void close_st() override {}
-
-  std::uint64_t bytes = 0;
-
- private:
-  NicCapabilities capabilities_;
-  const std::vector<NicAddress> addresses_{{SimNetwork::endpoint(0), 1472}};
-};
-
-// An engine that is told of peers which never answer.
-class Caller {
- public:
-  explicit Caller(std::uint32_t peers) : loop_(options(), token_, nic, nullptr, peers_) {
-    token_.try_acquire();
-    loop_.begin_turn_st(now_);
-    for (std::uint32_t i = 1; i <= peers; ++i) {
-      PeerPlan plan;
-      plan.address.incarnation = random_.next();
-      plan.address.host_name = "node " + std::to_string(i);
-      plan.routes.push_back({0, {.endpoint = SimNetwork::endpoint(i), .mtu = 1500}});
-      plan.address.paths.push_back(plan.routes.back().remote);
-      const auto added = peers_.add(
-          plan.address.incarnation, [&]() -> Result<PeerPlan> { return plan; },
-          [&](PeerId id, PeerPlan made) {
-            return std::make_unique<Peer>(id, std::move(made), loop_.matching());
-          });
-      awaited_.emplace_back(i, 5000);
-      loop_.recv_st(added.value()->id, awaited_.back().recv);
-    }
-  }
-  ~Caller() { loop_.end_st(Status(Code::kAborted, "enough")); }
-
-  void run(Duration time) {
-    const Time end = now_ + time;
-    for (;;) {
-      const Time next = std::max(loop_.next_deadline_st(), now_ + kMicrosecond);
-      if (next > end) break;
-      now_ = next;
-      loop_.begin_turn_st(now_);
-      while (loop_.turn_st()) {
-      }
-      loop_.expect_turn_st(loop_.next_deadline_st());
-    }
-  }
-
-  DeafNic nic;
-
- private:
-  const LoopOptions& options() {
-    options_.own.incarnation = random_.next();
-    options_.random = [this] { return random_.next(); };
-    options_.routes = [] { return [](const Endpoint&) { return std::vector<Endpoint>(); }; };
-    return options_;
-  }
-  SimRandom random_{1};
-  LoopOptions options_;
-  Token token_;
-  std::deque<Transfer> awaited_;
-  EngineLoop loop_;
-  PeerTable peers_;
-  Time now_ = kSecond;
-};
 
 void meet(SimCluster& cluster) {
   std::deque<Transfer> all;
@@ -112,8 +33,14 @@ TEST(ManyPeers, ThoseThatAreSilentGetHellosWithinARateForAllOfThem) {
   constexpr Duration kTime = 9 * kSecond;
   std::uint64_t of_few = 0;
   for (const std::uint32_t peers : {1u, 100u, 3000u}) {
-    Caller caller(peers);
-    caller.run(kTime);
+    std::deque<Transfer> awaited;
+    WireHost caller(0, 1);
+    caller.loop.begin_turn_st(kSecond);
+    for (std::uint32_t i = 1; i <= peers; ++i) {
+      const WireHost silent(i, 1);
+      caller.loop.recv_st(caller.know(silent), awaited.emplace_back(i, 5000).recv);
+    }
+    caller.run(kSecond, kSecond + kTime);
     const std::uint64_t first = std::uint64_t{peers} * 1472;
     const std::uint64_t again = caller.nic.bytes - std::min(caller.nic.bytes, first);
     if (peers == 1) of_few = again;

@@ -119,7 +119,7 @@ TEST_P(Stranger, CostsNothingAndEndsNothing) {
   SimRandom random(5);
   for (int i = 0; i < 100'000; ++i) {
     Datagram packet(32 + random.below(100));
-    for (std::byte& byte : packet) byte = static_cast<std::byte>(random.next());
+    random.fill(packet);
     packet[0] = static_cast<std::byte>(wire::kVersion << 4 | random.below(8));
     wire::Header header = header_of(packet);
     // He cannot guess a connection; nor can he a tag, should he know one.

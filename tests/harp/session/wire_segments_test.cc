@@ -14,7 +14,7 @@ namespace {
 
 std::vector<std::byte> noise(SimRandom& random, std::size_t bytes) {
   std::vector<std::byte> result(bytes);
-  for (std::byte& byte : result) byte = static_cast<std::byte>(random.next());
+  random.fill(result);
   return result;
 }
 

@@ -20,7 +20,7 @@ std::vector<std::byte> packet_of(Header header, std::span<const std::byte> body)
 
 std::vector<std::byte> noise(SimRandom& random, std::size_t bytes) {
   std::vector<std::byte> result(bytes);
-  for (std::byte& byte : result) byte = static_cast<std::byte>(random.next());
+  random.fill(result);
   return result;
 }
 

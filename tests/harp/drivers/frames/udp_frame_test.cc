@@ -50,7 +50,7 @@ Frame frame_of(const UdpFlow& flow, std::span<const std::byte> payload,
 
 Frame noise(SimRandom& random, std::size_t bytes) {
   Frame result(bytes);
-  for (std::byte& byte : result) byte = static_cast<std::byte>(random.next());
+  random.fill(result);
   return result;
 }
 
