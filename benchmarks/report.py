@@ -1,5 +1,6 @@
-"""Puts the figures of the last `run_all.py` between the markers of two pages: a table for each
-question into docs/benchmarks.md, every figure into docs/benchmarks-tables.md.
+"""Puts the figures of the last `make bench` between the markers of pages: a table for each question
+into docs/benchmarks.md, every figure beside gloo into docs/benchmarks-tables.md, a choice of them
+into README.md. A table whose runs have left nothing in out/ stays as it is.
 
 python benchmarks/report.py
 """
@@ -15,12 +16,16 @@ from typing import Any, NamedTuple
 from choices import CHOICES
 from fsdp_step import table_cells
 from launch import KINDS, show_bytes, show_time
+from report_cells import head, line
+from report_harp import TABLES as HARP_TABLES
+from report_readme import RUNS as README_RUNS
+from report_readme import readme_lines
 from scaling_view import ALL_REDUCE_GOALS, SCALING_GOAL, STEP_LIMITS, STEP_SHARE, markdown
 
 TOP = Path(__file__).parents[1]
 SUMMARY = TOP / "docs" / "benchmarks.md"
 TABLES = TOP / "docs" / "benchmarks-tables.md"
-BEGIN, END = "<!-- figures begin -->", "<!-- figures end -->"
+README = TOP / "README.md"
 TITLES = {
     "one_host": "One host, 4 ranks, shared memory",
     "one_host_unbound": "One host, 4 ranks, shared memory, left to the scheduler",
@@ -326,20 +331,44 @@ def table_lines() -> list[str]:
     return [*lines, *planner_lines()]
 
 
-def put(page: Path, lines: list[str]) -> None:
-    """Replaces what is between the markers of a page."""
+def builds_lines() -> list[str]:
+    """The build and the day of each run."""
+    by_build: dict[tuple[str, str], list[str]] = {}
+    for name, build in (load("builds") or {}).items():
+        by_build.setdefault((build["day"], build["commit"]), []).append(f"`{name}`")
+    lines = head("day", "commit", "runs")
+    return [*lines, *(line(*build, ", ".join(by_build[build])) for build in sorted(by_build))]
+
+
+def put(page: Path, name: str, lines: list[str]) -> None:
+    """Replaces what is between the markers of that name."""
     text = page.read_text()
-    if BEGIN not in text or END not in text:
-        sys.exit(f"{page.name} has lost its markers {BEGIN} and {END}")
-    pattern = re.compile(f"{re.escape(BEGIN)}.*{re.escape(END)}", re.DOTALL)
-    figures = "\n".join(lines)
-    page.write_text(pattern.sub(lambda _: f"{BEGIN}\n\n{figures}\n{END}", text))
-    print(f"figures of out/ are in {page.relative_to(TOP)}")
+    begin, end = f"<!-- {name} begin -->", f"<!-- {name} end -->"
+    if begin not in text or end not in text:
+        sys.exit(f"{page.name} has lost its markers {begin} and {end}")
+    pattern = re.compile(f"{re.escape(begin)}.*{re.escape(end)}", re.DOTALL)
+    figures = "\n".join(lines).strip("\n")
+    page.write_text(pattern.sub(lambda _: f"{begin}\n\n{figures}\n\n{end}", text))
+    print(f"{name} of out/: {page.relative_to(TOP)}")
 
 
 def main() -> None:
-    put(SUMMARY, summary_lines())
-    put(TABLES, table_lines())
+    put(SUMMARY, "figures", summary_lines())
+    put(TABLES, "figures", table_lines())
+    for name, table in HARP_TABLES.items():
+        results = {run: found for run in table.runs if (found := load(run)) is not None}
+        if len(results) == len(table.runs):
+            put(SUMMARY, name, table.lines(results))
+        elif results:
+            missing = [run for run in table.runs if run not in results]
+            print(f"{name} stays as it is: {', '.join(missing)} left nothing in out/")
+    put(SUMMARY, "builds", builds_lines())
+    if all(load(run) is not None for run in README_RUNS):
+        put(README, "figures", readme_lines(load))
+    else:
+        print(
+            f"README.md stays as it is: not all of {', '.join(README_RUNS)} left something in out/"
+        )
 
 
 if __name__ == "__main__":

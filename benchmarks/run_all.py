@@ -9,6 +9,8 @@ programs that are not built (tools/bench.sh builds them, when it is given no arg
 from __future__ import annotations
 
 import argparse
+import datetime
+import json
 import subprocess
 import sys
 import time
@@ -32,7 +34,14 @@ PROGRAMS = (
 )
 BESIDE_BARE = ("bulk.py", "small.py", "cpu_a_byte.py", "nccl_net.py")
 # They have nothing to do with --backends.
-HARP_ONLY = (*PROGRAMS, "two_links.py", "links.py")
+HARP_ONLY = (
+    *PROGRAMS,
+    "two_links.py",
+    "links.py",
+    "striped.py",
+    "interface_events.py",
+    "zerocache_step.py",
+)
 # Name, whether it needs emulated hosts, script, arguments.
 RUNS = [
     ("one_host", False, "collectives.py", "--sizes 8,1K,32K,1M,32M"),
@@ -93,13 +102,32 @@ RUNS = [
     ("first_message", True, "small.py", "--turns 5 --round-trip 10"),
     ("drivers", True, "drivers.py", "--turns 3"),
     ("engines", False, "engines.py", "--turns 5"),
+    ("striped", False, "striped.py", "--turns 5"),
+    ("striped_shm", False, "striped.py", "--turns 5 --transport shm"),
+    ("interface_events", True, "interface_events.py", ""),
     ("nccl_net", True, "nccl_net.py", ""),
     ("nccl_net_one_host", False, "nccl_net.py", "--hosts 1"),
     ("security", False, "security.py", "--repeat 3"),
     ("security_forged", False, "security.py", "--repeat 3 --forged 100000"),
     ("security_icmp", True, "security.py", "--repeat 3 --icmp 100000"),
     ("security_connects", True, "security.py", "--repeat 3 --connects 100000"),
+    ("zerocache_step", False, "zerocache_step.py", "--directory out/zerocache --steps 3"),
 ]
+
+
+def commit() -> str:
+    """The checkout's, which the installed package is taken to be built from."""
+    command = ["git", "describe", "--always", "--dirty", "--exclude", "*"]
+    said = subprocess.run(command, cwd=HERE, capture_output=True, text=True, check=False)
+    return said.stdout.strip() or "unknown"
+
+
+def note_build(name: str) -> None:
+    """out/builds.json says of each run by which build it was taken, and when."""
+    file = OUT / "builds.json"
+    builds = json.loads(file.read_text()) if file.exists() else {}
+    builds[name] = {"commit": commit(), "day": datetime.date.today().isoformat()}
+    file.write_text(json.dumps(builds, indent=1))
 
 
 def main() -> int:
@@ -133,7 +161,9 @@ def main() -> int:
             command += ["--plot", str(OUT / f"{name}.png")]
         print(f"== {name}: {script} {options}", flush=True)
         began = time.monotonic()
-        if subprocess.run(command, check=False).returncode != 0:
+        if subprocess.run(command, check=False).returncode == 0:
+            note_build(name)
+        else:
             failed.append(name)
         print(f"   {time.monotonic() - began:.0f} s\n", flush=True)
     if failed:

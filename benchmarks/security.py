@@ -248,6 +248,7 @@ def compare_floods(arguments: argparse.Namespace) -> dict[str, Row]:
             f" {row['gbit']:8.1f} Gbit/s {row['gbit'] / base['gbit']:6.3f}x"
             f" {row['receiver']:8.3f} s a GB {row['receiver'] / base['receiver']:6.3f}x"
         )
+    result["rates"] = {"least": min(rates), "most": max(rates)}
     return result
 
 

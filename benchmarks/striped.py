@@ -80,13 +80,17 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=9)
     parser.add_argument("--seconds", type=float, default=0.5, help="of a measure in a turn")
     parser.add_argument("--transport", choices=["shm", "udp"], default="udp")
+    parser.add_argument("--json", type=Path, help="write every figure here")
     parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--store", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.rank is not None:
         return rank_of_job(arguments.rank, arguments.store, arguments.seconds)
     take_cores(parser, arguments)
-    compare_engines(arguments, run, arguments.transport, of_times=True)
+    load = os.getloadavg()[0]
+    rows = compare_engines(arguments, run, arguments.transport, of_times=True)
+    if arguments.json:
+        arguments.json.write_text(json.dumps({"load": load, "rows": rows}))
     return None
 
 

@@ -8,7 +8,7 @@ readonly TREE=build/release
 build_cpp_benchmarks() {
   cmake -S . -B "$TREE" -DTACO_BENCH=ON &&
     cmake --build "$TREE" -j "$JOBS" --target kernels_bench compress_bench shm_bench \
-      zerocache_io bulk_bench small_bench nccl_net_bench harp-perf
+      zerocache_io bulk_bench small_bench nccl_net_bench sessions_bench harp-perf
 }
 
 cpp_benchmarks() {
@@ -18,6 +18,8 @@ cpp_benchmarks() {
   "$TREE/benchmarks/cpp/compress_bench" --json | tee out/compress.json
   echo "== shm: rings and large messages of two processes"
   "$TREE/benchmarks/cpp/shm_bench"
+  echo "== sessions: ten thousand idle sessions of one engine"
+  "$TREE/benchmarks/cpp/sessions_bench" --json | tee out/sessions.json
   echo "== zerocache_io: pages to and from the disk beside a bare loop of the same requests"
   "$TREE/benchmarks/cpp/zerocache_io" --directory out --json | tee out/zerocache_io.json
 }

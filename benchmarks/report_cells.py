@@ -1,0 +1,19 @@
+"""Rows of the tables that report.py puts into pages."""
+
+from __future__ import annotations
+
+
+def head(*cells: str) -> list[str]:
+    """A table's head: the first column is words, the others are numbers."""
+    return [f"| {' | '.join(cells)} |", f"|---|{'--:|' * (len(cells) - 1)}"]
+
+
+def line(*cells: str) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def judged(
+    value: float, text: str, *, least: float | None = None, most: float | None = None
+) -> str:
+    met = (least is None or value >= least) and (most is None or value <= most)
+    return text if met else f"**{text}**"
