@@ -82,7 +82,7 @@ RUNS = [
     ("idle", False, "idle.py", ""),
     ("idle_four_hosts", True, "idle.py", "--hosts 4"),
     ("init_time", False, "init_time.py", ""),
-    ("ddp_step_1gbit", True, "ddp_step.py", "--hosts 4 --rate 1gbit"),
+    ("ddp_step_1gbit", True, "ddp_step.py", "--hosts 4 --rate 1gbit --steps 2"),
     ("fsdp_step_1gbit", True, "fsdp_step.py", "--hosts 4 --rate 1gbit --models resnet50"),
     (
         "scaling_all_reduce",
@@ -111,7 +111,12 @@ RUNS = [
     ("security_forged", False, "security.py", "--repeat 3 --forged 100000"),
     ("security_icmp", True, "security.py", "--repeat 3 --icmp 100000"),
     ("security_connects", True, "security.py", "--repeat 3 --connects 100000"),
-    ("zerocache_step", False, "zerocache_step.py", "--directory out/zerocache --steps 3"),
+    (
+        "zerocache_step",
+        False,
+        "zerocache_step.py",
+        "--directory out/zerocache --steps 3 --only quarter_2048,half_on_disk,half_in_backward",
+    ),
 ]
 
 
