@@ -4,6 +4,7 @@ nobody waits for good."""
 from __future__ import annotations
 
 import os
+import re
 import resource
 from collections.abc import Callable
 from functools import partial
@@ -56,7 +57,8 @@ def outcomes_with(transport: str, more: int, timeout_s: float) -> list[Outcome]:
 
 
 def names_the_limit(outcome: Outcome) -> bool:
-    return "(ulimit -n)" in outcome.error and "the limit is " in outcome.error
+    """Its own, or as a peer says it of this rank."""
+    return re.search(r"(the|its) limit is \d+ \(ulimit -n\)", outcome.error) is not None
 
 
 @pytest.mark.parametrize("more", [4, 8])

@@ -70,6 +70,7 @@ class alignas(kCacheLine) HostEndpoint final : public ShmEndpoint {
   };
 
   PairLink* find(std::uint32_t id);
+  PairLink* link_with(std::uint64_t incarnation);
   void keep_back() {
     if (!kept_back_) kept_back_ = OwnFd(eventfd(0, EFD_CLOEXEC));
   }
@@ -184,16 +185,14 @@ void HostEndpoint::forget_adopted() {
 // Gives a caller that has proved itself to its link. False when there is no such link yet.
 bool HostEndpoint::adopt(Caller& caller) {
   if (!caller.greeting) return false;
-  for (const auto& link : links_) {
-    if (link->peer().incarnation != caller.greeting->incarnation) continue;
-    epoll_ctl(host_.events.get(), EPOLL_CTL_DEL, caller.socket.get(), nullptr);
-    ShmPeerProcess process = shm_peer_process(caller.socket.get(), host_.watch_processes);
-    const ShmGreeting greeting = *caller.greeting;
-    link->on_greeting(greeting, std::move(caller.memory), std::move(process),
-                      std::move(caller.socket));
-    return true;
-  }
-  return false;
+  PairLink* const link = link_with(caller.greeting->incarnation);
+  if (link == nullptr) return false;
+  epoll_ctl(host_.events.get(), EPOLL_CTL_DEL, caller.socket.get(), nullptr);
+  ShmPeerProcess process = shm_peer_process(caller.socket.get(), host_.watch_processes);
+  const ShmGreeting greeting = *caller.greeting;
+  link->on_greeting(greeting, std::move(caller.memory), std::move(process),
+                    std::move(caller.socket));
+  return true;
 }
 
 void HostEndpoint::close(ShmLink* link) {
@@ -213,6 +212,12 @@ void HostEndpoint::stop() {
 PairLink* HostEndpoint::find(std::uint32_t id) {
   for (const auto& link : links_)
     if (link->id() == id) return link.get();
+  return nullptr;
+}
+
+PairLink* HostEndpoint::link_with(std::uint64_t incarnation) {
+  for (const auto& link : links_)
+    if (link->peer().incarnation == incarnation) return link.get();
   return nullptr;
 }
 
@@ -295,10 +300,10 @@ void HostEndpoint::hear_caller(int socket) {
   if (at == callers_.end()) return;
   ShmReceived received = shm_receive_greeting(socket);
   if (received.state == ShmReceived::State::kNothing) return;
-  const bool known = received.state == ShmReceived::State::kGreeting &&
-                     received.greeting.version == kShmVersion &&
-                     shm_proves(received.greeting.proof, host_.address,
-                                received.greeting.incarnation, host_.job_key);
+  const bool proved = received.greeting.version == kShmVersion &&
+                      shm_proves(received.greeting.proof, host_.address,
+                                 received.greeting.incarnation, host_.job_key);
+  const bool known = proved && received.state == ShmReceived::State::kGreeting;
   // The end of a connection that waits for its link to be opened: the greeting stays good, since
   // what it brought was published before.
   const bool waiting = at->greeting.has_value();
@@ -306,6 +311,9 @@ void HostEndpoint::hear_caller(int socket) {
     TACO_LOG_WARNING("harp", "refused a peer on this host: no file descriptor is left for it: %s",
                      descriptor_limit_text().c_str());
     host_.refuse(socket);
+    if (PairLink* link = proved ? link_with(received.greeting.incarnation) : nullptr) {
+      link->on_no_descriptor();  // a peer greets once
+    }
   }
   if (!known) {
     if (waiting)

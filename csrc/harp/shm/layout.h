@@ -3,8 +3,8 @@
 // the same build or refuse each other (kShmVersion), so these are plain structs of this machine.
 //
 // Every byte has one writer. A link is two half segments; each process writes its own and maps its
-// peer's read-only: its ring of outgoing records, how far it has consumed the peer's ring, and
-// which of its pulls are still valid.
+// peer's read-only: whether it maps the peer's, its ring of outgoing records, how far it has
+// consumed the peer's ring, and which of its pulls are still valid.
 #pragma once
 
 #include <array>
@@ -18,7 +18,7 @@
 namespace taco::harp {
 
 inline constexpr std::uint32_t kShmMagic = 0x4f434154;  // "TACO"
-inline constexpr std::uint32_t kShmVersion = 5;
+inline constexpr std::uint32_t kShmVersion = 6;
 
 // A ring holds some dozens of small messages; when it is full, records wait at the sender.
 inline constexpr std::size_t kShmRingBytes = 64 * 1024;
@@ -30,6 +30,7 @@ inline constexpr std::size_t kShmPulls = 256;
 struct ShmHalf {
   std::uint32_t magic = kShmMagic;
   std::uint32_t version = kShmVersion;
+  std::atomic<std::uint32_t> maps_peer{0};             // 1: the peer's half, for good
   alignas(64) std::atomic<std::uint64_t> produced{0};  // of the ring below
   alignas(64) std::atomic<std::uint64_t> consumed{0};  // of the peer's ring
   alignas(64) std::atomic<std::uint32_t> starved{0};   // 1: wake the producer when there is room

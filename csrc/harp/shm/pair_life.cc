@@ -68,6 +68,7 @@ void PairLink::start_connecting() {
   if (!process_.same_user) return miss("another user has its socket");
   if (Status status = greet(socket->get()); !status.ok()) return miss(status.message());
   sockets_[0] = std::move(*socket);
+  has_sockets_ = true;
   watch(sockets_[0].get(), kShmSocket);
 }
 
@@ -108,6 +109,7 @@ void PairLink::on_greeting(const ShmGreeting& greeting, Result<ShmPeerMemory> me
     // A peer that has gone already left messages all the same.
     gone = meeting_.is(PairMeeting::kConnecting) && !greet(socket.get()).ok();
     sockets_[1] = std::move(socket);
+    has_sockets_ = true;
     watch(sockets_[1].get(), kShmSocket);
   }
   if (!memory.ok()) return lose(memory.status().message());
@@ -127,12 +129,12 @@ void PairLink::go_up(const ShmGreeting& greeting, ShmPeerMemory memory) {
   ring_in_.emplace(peer_half_->ring, kShmRingBytes, peer_half_->produced, half_->consumed);
   ring_out_->set_consumed(peer_half_->consumed);
   meeting_.go(PairMeeting::kUp);
+  half_->maps_peer.store(1, std::memory_order_release);
   host_.stats.links.fetch_add(1, std::memory_order_relaxed);
   last_heard_ = host_.now;
   if (process_.watch) watch(process_.watch.get(), kShmProcess);
-  // Where both watch each other's process, the sockets have nothing more to tell.
-  if (process_.watch && greeting.watches_process != 0)
-    for (OwnFd& socket : sockets_) socket.reset();
+  peer_watches_ = greeting.watches_process != 0;
+  part_with_sockets();
   Status may_pull(Code::kUnsupported, host_.why_no_pull);
   const bool wanted = host_.pull != ShmPull::kNever;
   if (wanted && !process_.watch) {
@@ -149,6 +151,19 @@ void PairLink::go_up(const ShmGreeting& greeting, ShmPeerMemory memory) {
                  may_pull.ok() ? "" : (", without pulls: " + may_pull.message()).c_str());
 }
 
+// Where each maps the other's memory and watches the other's process, the sockets have nothing more
+// to tell.
+void PairLink::part_with_sockets() {
+  if (!has_sockets_ || !process_.watch || !peer_watches_ || !peer_is_up()) return;
+  for (OwnFd& socket : sockets_) socket.reset();
+  has_sockets_ = false;
+}
+
+void PairLink::on_no_descriptor() {
+  if (is_connected()) return;
+  lose("this process has no file descriptor left for it: " + descriptor_limit_text());
+}
+
 // One of our sockets is readable: the answer to our greeting, or the end of the connection.
 void PairLink::on_socket() {
   for (OwnFd& socket : sockets_) {
@@ -163,13 +178,13 @@ void PairLink::on_socket() {
           on_greeting(received.greeting, shm_map(std::move(received.files)), {}, {});
         continue;
       case ShmReceived::State::kNoRoom:
+        shm_send_refusal(socket.get());  // to a peer that maps our memory by now
         socket.reset();
-        if (!is_connected())
-          lose("this process has no file descriptor left for it: " + descriptor_limit_text());
+        on_no_descriptor();
         return;
       case ShmReceived::State::kRefused:
         socket.reset();
-        if (!is_connected()) {
+        if (!peer_is_up()) {
           lose("it has no file descriptor left for this process: its limit is " +
                std::to_string(received.greeting.refused_at) + " (ulimit -n), allow it more");
         }
@@ -180,11 +195,12 @@ void PairLink::on_socket() {
         return;
       case ShmReceived::State::kEnd:
         socket.reset();
-        if (is_meeting() && !sockets_[0] && !sockets_[1]) {
+        if (sockets_[0] || sockets_[1]) continue;
+        if (!peer_is_up()) {
           miss("it refused the connection, or left or ended before it answered" +
                host_.refusals_text());
-        } else if (is_connected() && !process_.watch) {
-          on_process_ended();  // only a side without a pidfd keeps its socket for that
+        } else if (!process_.watch) {
+          on_process_ended();
         }
         continue;
     }

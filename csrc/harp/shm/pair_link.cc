@@ -256,6 +256,7 @@ void PairLink::dispatch_slot(std::span<const std::byte> bytes) {
 bool PairLink::settle() {
   bool something = empty_outbox();
   if (meeting_.is(PairMeeting::kConnecting) && !has_verdict()) start_connecting();
+  part_with_sockets();
   if (!finished_.empty()) {
     something = true;
     std::vector<Finished> finished;

@@ -65,6 +65,7 @@ class PairLink final : public ShmLink {
   void on_greeting(const ShmGreeting& greeting, Result<ShmPeerMemory> memory,
                    ShmPeerProcess process, OwnFd socket);
   void on_socket();         // one of our sockets is readable
+  void on_no_descriptor();  // for what the peer's greeting brought
   void on_process_ended();  // the pidfd is readable
   // The parts of a turn; each returns whether it did anything.
   bool drain();        // records of the peer's ring
@@ -127,12 +128,17 @@ class PairLink final : public ShmLink {
   // Whether what the peer has published is worth reading.
   bool reads() const { return is_connected() && !verdict_.is(PairVerdict::kBroken); }
   bool has_verdict() const { return !verdict_.is(PairVerdict::kNone); }
+  // A peer that does not map our memory yet may find that it cannot, and says so by its socket.
+  bool peer_is_up() const {
+    return is_connected() && peer_half_->maps_peer.load(std::memory_order_acquire) != 0;
+  }
 
   // pair_life.cc
   Status make_half();
   Status greet(int socket);
   void start_connecting();
   void go_up(const ShmGreeting& greeting, ShmPeerMemory memory);
+  void part_with_sockets();
   void watch(int fd, std::uint32_t kind);
   void lose(const std::string& why, PairVerdict verdict = PairVerdict::kEnded);
   void miss(const std::string& why) { lose(why, PairVerdict::kMissed); }
@@ -208,6 +214,8 @@ class PairLink final : public ShmLink {
   OwnFd peer_doorbell_;
   ShmPeerProcess process_;
   OwnFd sockets_[2];  // ours and the peer's, when both connected at once
+  bool has_sockets_ = false;
+  bool peer_watches_ = false;  // our process
 
   std::vector<std::vector<std::byte>> outbox_;  // records that found the ring full, oldest first
   std::size_t outbox_sent_ = 0;

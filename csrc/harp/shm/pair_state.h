@@ -6,7 +6,7 @@
 //   kIdle          nobody has used the link                            kConnecting, kLost
 //   kConnecting    the peer's socket has not taken our greeting yet    kGreeted, kUp, kLost
 //   kGreeted       our greeting is on its way                          kUp, kLost
-//   kUp            each maps the other's memory                        kLost
+//   kUp            we map the peer's memory                            kLost
 //   kLost          over, and the Matcher knows                         -
 //
 //   PairVerdict    why the link will be lost, once all has been read   leads to
