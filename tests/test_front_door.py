@@ -109,8 +109,10 @@ def equipped(checkout: Path) -> Path:
     (checkout / "constraints.txt").write_text("torch==2.13.0\n")
     (checkout / "requirements.txt").write_text("# to build\nscikit-build-core>=0.10\ntqdm\n")
     (checkout / "programs").mkdir()
-    for name in ("g++", "cmake", "ninja", "ccache"):
+    for name in ("cmake", "ninja", "ccache"):
         write_program(checkout / "programs" / name, "exit 0\n")
+    # A program that ends without reading its input fails the one that writes it.
+    write_program(checkout / "programs" / "g++", "cat >/dev/null\n")
     write_program(checkout / "programs" / "python3", MAKES_ENVIRONMENTS)
     return checkout
 
