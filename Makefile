@@ -18,15 +18,15 @@ wheel: ## Build one wheel for several torch versions (TORCHES="2.13 2.14", PYTHO
 	@TORCHES="$(TORCHES)" DEBUG=$(DEBUG) tools/wheel.sh
 
 demo: ## Train a real model over gloo, shared memory and HARP/UDP; one table, one plot
-	@tools/setup.sh install
+	@tools/setup.sh demo
 	@$(VENV)/bin/python examples/demo.py
 
 demo-lightcc: ## Train it between two emulated hosts, gradients whole and compressed (root)
-	@tools/setup.sh install
+	@tools/setup.sh demo
 	@$(VENV)/bin/python examples/demo_lightcc.py
 
 demo-zerocache: ## Train a GPT in a tenth of the memory that its state takes, the rest on disk
-	@tools/setup.sh install
+	@tools/setup.sh demo
 	@$(VENV)/bin/python examples/demo_zerocache.py
 
 test: ## Run the tests that a change is tried with (C++ and Python; SLOWEST=50 lists the slowest)

@@ -135,14 +135,17 @@ function(add_extension torch)
   set(versions "${versions}, \"${version}\"" PARENT_SCOPE)
 endfunction()
 
+# _C is what `make demo` needs, the extension; taco_package is all that a package holds.
 add_custom_target(_C)
+add_custom_target(taco_package)
+add_dependencies(taco_package _C)
 if(TARGET harp_dpdk)
-  add_dependencies(_C harp_dpdk)
-  install(TARGETS harp_dpdk LIBRARY DESTINATION taco_torch COMPONENT python)
+  add_dependencies(taco_package harp_dpdk)
+  install(TARGETS harp_dpdk LIBRARY DESTINATION taco_torch COMPONENT plugins)
 endif()
 # NCCL's plugin knows no torch: it lies in the package for those who look for it there.
-add_dependencies(_C nccl-net-harp)
-install(TARGETS nccl-net-harp LIBRARY DESTINATION taco_torch COMPONENT python)
+add_dependencies(taco_package nccl-net-harp)
+install(TARGETS nccl-net-harp LIBRARY DESTINATION taco_torch COMPONENT plugins)
 set(versions "")
 foreach(torch ${torches})
   add_extension(${torch})
@@ -156,9 +159,10 @@ install(FILES ${CMAKE_CURRENT_BINARY_DIR}/_build.json DESTINATION taco_torch COM
 # package breaks `import torch`.
 install(FILES ${PROJECT_SOURCE_DIR}/src/_taco_torch_autoload.py DESTINATION . COMPONENT python)
 
-# Programs of the package, and the module by which installers make commands of them.
-add_dependencies(_C harp-nccl-check harp-perf harp-setup harp-stat)
+# Programs of the package, and the module by which installers make commands of them. Installers
+# make the commands in any case, so the module is always there to say that a program is not.
+add_dependencies(taco_package harp-nccl-check harp-perf harp-setup harp-stat)
 install(TARGETS harp-nccl-check harp-perf harp-setup harp-stat
   RUNTIME DESTINATION taco_torch/bin COMPONENT commands)
 install(FILES ${PROJECT_SOURCE_DIR}/src/_taco_torch_commands.py
-  DESTINATION . COMPONENT commands)
+  DESTINATION . COMPONENT python)

@@ -21,7 +21,10 @@ def _become(name: str) -> NoReturn:
         if os.access(program, os.X_OK):
             os.execv(program, [name, *sys.argv[1:]])
     looked = ", ".join(map(str, programs)) or "no taco_torch is installed here"
-    sys.exit(f"{name}: its program is not there ({looked}): install taco_torch again")
+    sys.exit(
+        f"{name}: its program is not there ({looked}): install taco_torch again, in a checkout by "
+        "`make build` (`make demo` leaves it out)"
+    )
 
 
 def harp_nccl_check() -> NoReturn:

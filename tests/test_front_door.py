@@ -134,14 +134,44 @@ def set_up(checkout: Path, *command: str, **variables: str) -> str:
     return done.stdout + "".join(log.read_text() for log in logs)
 
 
+def installs(checkout: Path, *command: str) -> list[list[str]]:
+    """The settings of each time that a command has pip build and install."""
+    for log in (checkout / "build").glob("logs/*.log"):
+        log.unlink()
+    said = set_up(checkout, *command)
+    return [line.split() for line in re.findall("^.venv -m pip .* -Cbuild-dir=.*$", said, re.M)]
+
+
+ALL_OF_IT = {"-Cbuild.targets=taco_package", "-Cinstall.components=python;plugins;commands"}
+EXTENSION = {"-Cbuild.targets=_C", "-Cinstall.components=python"}
+
+
 def test_a_build_installs_debug_information_where_it_is_asked_for(equipped: Path) -> None:
-    shown = {debug: set_up(equipped, "make", "build", f"DEBUG={debug}") for debug in ("", "1")}
-    installs = "^.venv (-m pip install .* -Cbuild-dir=.*)$"
-    ((bare,), (debug,)) = (re.findall(installs, said, re.MULTILINE) for said in shown.values())
-    assert "-Ccmake.define.TACO_DEBUG_FILES=OFF" in bare.split()
-    assert "-Cinstall.components" not in bare, "pyproject.toml has those of an ordinary build"
-    assert "-Ccmake.define.TACO_DEBUG_FILES=ON" in debug.split()
-    assert "-Cinstall.components=python;commands;debug" in debug.split()
+    (bare,) = installs(equipped, "make", "build", "DEBUG=")
+    assert {"-Ccmake.define.TACO_DEBUG_FILES=OFF", *ALL_OF_IT} <= set(bare)
+    (debug,) = installs(equipped, "make", "build", "DEBUG=1")
+    assert "-Ccmake.define.TACO_DEBUG_FILES=ON" in debug
+    assert "-Cinstall.components=python;plugins;commands;debug" in debug
+
+
+@pytest.mark.parametrize("demo", ["demo", "demo-lightcc", "demo-zerocache"])
+def test_a_demonstration_compiles_the_extension_alone_and_a_build_the_rest(
+    equipped: Path, demo: str
+) -> None:
+    (first,) = installs(equipped, "make", demo)
+    assert set(first) >= EXTENSION
+    assert installs(equipped, "make", demo) == []
+    (second,) = installs(equipped, "make", "build")
+    assert set(second) >= ALL_OF_IT
+
+
+def test_a_demonstration_takes_nothing_away_that_a_build_installed(equipped: Path) -> None:
+    assert len(installs(equipped, "make", "build")) == 1
+    assert installs(equipped, "make", "demo") == []
+    (equipped / "csrc" / "new.cc").touch()
+    (again,) = installs(equipped, "make", "demo")
+    assert set(again) >= ALL_OF_IT
+    assert installs(equipped, "make", "build") == []
 
 
 @pytest.mark.parametrize("by_environment", [True, False])

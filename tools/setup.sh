@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
-# setup.sh [core|fuzz|python|install|tests|lint|wheel]: everything a target needs, done once. Each
-# level includes the ones it stands on:
+# setup.sh [core|fuzz|python|demo|install|tests|lint|wheel]: everything a target needs, done once.
+# Each level includes the ones it stands on:
 #   core     compiler, CMake, GoogleTest: all that the C++ core needs
 #   fuzz     core + clang
 #   python   core + .venv, pinned Python packages
-#   install  python + the compiled package installed into .venv
+#   demo     python + the package installed into .venv, of what is compiled the extension alone;
+#            where all of it was installed before, all of it
+#   install  python + all of the package: NCCL's plugin, DPDK's driver and the commands, too
 #   tests    install + the C++ tests, in the same build tree, and frameworks to try taco under
 #   lint     python + clang's tools
 #   wheel    core + a virtual environment that builds wheels; it needs no torch
@@ -161,21 +163,40 @@ python_packages() {
   stamp "python$FLAVOUR" "$print"
 }
 
+# compile_and_install TARGET COMPONENTS
 compile_and_install() {
-  local debug=(-Ccmake.define.TACO_DEBUG_FILES=OFF)
-  [ -z "$DEBUG" ] || debug=(-Ccmake.define.TACO_DEBUG_FILES=ON
-    "-Cinstall.components=python;commands;debug")
+  local components=$2 debug=OFF
+  [ -z "$DEBUG" ] || { components+=";debug" && debug=ON; }
   "$VENV/bin/python" -m pip install --no-build-isolation --no-deps --force-reinstall \
-    -v -Cbuild-dir="$BUILD" -Cbuild.targets=_C -Ccmake.define.TACO_TESTS=ON "${debug[@]}" .
+    -v -Cbuild-dir="$BUILD" -Cbuild.targets="$1" "-Cinstall.components=$components" \
+    -Ccmake.define.TACO_TESTS=ON -Ccmake.define.TACO_DEBUG_FILES="$debug" .
+}
+
+package_print() {
+  local sources=(csrc src CMakeLists.txt pyproject.toml tools/packaging tests/CMakeLists.txt)
+  echo "$(fingerprint "${sources[@]}") $DEBUG"
 }
 
 install_package() {
   local print
-  print="$(fingerprint csrc src CMakeLists.txt pyproject.toml tools/packaging tests/CMakeLists.txt)"
-  print+=" $DEBUG"
+  print=$(package_print)
   stamped "install$FLAVOUR" "$print" && return
-  phase "compile and install taco_torch" compile_and_install
+  phase "compile and install taco_torch" compile_and_install taco_package "python;plugins;commands"
   stamp "install$FLAVOUR" "$print"
+}
+
+# An environment that has all of the package keeps all of it.
+install_extension() {
+  local print
+  if [ -e "build/stamps/install$FLAVOUR" ]; then
+    install_package
+    return
+  fi
+  print=$(package_print)
+  stamped "demo$FLAVOUR" "$print" && return
+  phase "compile and install taco_torch" compile_and_install _C python
+  printf "the extension alone; \`make build\` adds NCCL's plugin, DPDK's driver and the commands\n"
+  stamp "demo$FLAVOUR" "$print"
 }
 
 # Tried with the pinned torch; over another one their tests are skipped.
@@ -204,13 +225,17 @@ wheel_environment() {
 python=
 case $LEVEL in
   core | fuzz) ;;
-  python | install | tests | lint | wheel) python=$(find_python) ;;
-  *) die "setup.sh: unknown level '$LEVEL' (core, fuzz, python, install, tests, lint or wheel)" ;;
+  python | demo | install | tests | lint | wheel) python=$(find_python) ;;
+  *)
+    die "setup.sh: unknown level '$LEVEL'
+(core, fuzz, python, demo, install, tests, lint or wheel)"
+    ;;
 esac
 system_packages "$python"
 [ -z "$python" ] || [ "$LEVEL" = wheel ] || python_packages "$python"
 case $LEVEL in
   wheel) wheel_environment "$python" ;;
+  demo) install_extension ;;
   install) install_package ;;
   tests)
     install_package

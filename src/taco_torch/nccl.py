@@ -107,7 +107,7 @@ def _check_plugin() -> None:
     if not PLUGIN.exists():
         raise FileNotFoundError(
             f"NCCL's plugin {PLUGIN} is not there: this taco_torch was installed without it; "
-            "install it again"
+            "install it again, in a checkout by `make build` (`make demo` leaves it out)"
         )
     try:
         plugin = ctypes.CDLL(str(PLUGIN))

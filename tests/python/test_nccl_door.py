@@ -190,6 +190,7 @@ def test_where_the_plugin_is_missing_nccl_is_told_all_the_same_not_to_go_by_sock
     said = capsys.readouterr()
     assert "export NCCL_NET=HARP" in said.out
     assert "libnccl-net-harp.so is not there" in said.err
+    assert "`make build`" in said.err
 
 
 def test_the_check_says_what_nccl_would_use(capsys: Any, tmp_path: Path) -> None:

@@ -78,7 +78,8 @@ Result<const DpdkLibrary*> load_library() {
                 "built with, and " +
                     std::string(kLibraryName) +
                     ", which is built where DPDK's headers are: apt-get install libdpdk-dev (or "
-                    "dnf install dpdk-devel), then install taco_torch from source. " +
+                    "dnf install dpdk-devel), then install taco_torch from source, in a "
+                    "checkout by `make build`. " +
                     why);
 }
 
