@@ -124,6 +124,13 @@ function(add_extension torch)
   set_target_properties(${name} PROPERTIES INSTALL_RPATH "" BUILD_WITH_INSTALL_RPATH ON)
   install(TARGETS ${name} LIBRARY DESTINATION taco_torch COMPONENT python)
   add_dependencies(_C ${name})
+  # Three files hold all sources: of one with twelve, torch's headers take 13 of 33 s. Ninja begins
+  # with them, as they stand first, so that no core idles beside the last.
+  list(LENGTH torch_facing sources)
+  math(EXPR third "(${sources} + 2) / 3")
+  if(TACO_UNITY_BATCH AND TACO_UNITY_BATCH LESS third)
+    set_target_properties(${name} PROPERTIES UNITY_BUILD_BATCH_SIZE ${third})
+  endif()
 
   if(TACO_DEBUG_FILES)
     set(file $<TARGET_FILE:${name}>)
