@@ -17,7 +17,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from conftest import taco_only
-from spawn_ranks import Ranks, connect
+from spawn_ranks import Ranks, connect, initialise
 from zerocache_models import TinyGPT, make_cache
 from zerocache_ranks import CAPS, adamw, own_batches, values_of
 from zerocache_steps import check_same
@@ -25,6 +25,9 @@ from zerocache_steps import check_same
 import taco_torch
 
 pytestmark = taco_only
+since_214 = pytest.mark.skipif(
+    tuple(map(int, torch.__version__.split(".")[:2])) < (2, 14), reason="torch 2.14 brought it"
+)
 
 PATIENCE = timedelta(seconds=30)
 
@@ -181,6 +184,108 @@ def waited_on(port: int) -> None:
         store.delete_key("stopped one")
 
 
+def in_a_transfer(raises: bool, port: int) -> None:
+    """Rank 0 reads memory of rank 1, which connects to it only once the handler has run."""
+    remote = taco_torch._C.remote
+    store = connect(port, dist.get_world_size())
+    rank, told = dist.get_rank(), f"a transfer that is {'ended' if raises else 'gone on with'}"
+    if rank < 2:
+        tensor = torch.full((1000,), float(rank))
+        endpoint = remote.Endpoint()
+        memory = endpoint.add(tensor)
+        store.set(f"{told}: address {rank}", endpoint.address())
+        store.set(f"{told}: handle {rank}", memory.handle.encode())
+        peer = store.get(f"{told}: address {1 - rank}")
+    if rank == 0:
+        endpoint.connect(peer)
+        handle = remote.Handle.decode(store.get(f"{told}: handle 1"))
+        transfer = endpoint.start(False, memory, 0, tensor.nbytes, handle)
+        if raises:
+            with signalled(stop, store, f"ready for {told}"), pytest.raises(KeyboardInterrupt):
+                transfer.wait(PATIENCE.total_seconds())
+            store.set(told, "")
+        else:
+            with signalled(lambda: store.set(told, ""), store, f"ready for {told}"):
+                assert transfer.wait(PATIENCE.total_seconds())
+        assert transfer.wait(PATIENCE.total_seconds())
+        assert tensor.tolist() == [1.0] * 1000
+    else:
+        store.set(f"ready for {told}/{rank}", "")
+        store.wait([told], PATIENCE)
+        if rank == 1:
+            endpoint.connect(peer)
+    dist.barrier()
+    if rank < 2:
+        endpoint.close(PATIENCE.total_seconds())
+
+
+def in_a_window(raises: bool, port: int) -> None:
+    """Rank 0 waits for a signal of rank 1, which comes only once the handler has run."""
+    store = connect(port, dist.get_world_size())
+    rank, told = dist.get_rank(), f"a window whose wait is {'ended' if raises else 'gone on with'}"
+    window = dist._new_window(torch.zeros(4))
+    if rank == 0 and raises:
+        work = window.wait_signal(1, True)
+        with signalled(stop, store, f"ready for {told}"), pytest.raises(KeyboardInterrupt):
+            work.wait()
+        store.set(told, "")
+        work.wait()
+    elif rank == 0:
+        with signalled(lambda: store.set(told, ""), store, f"ready for {told}"):
+            window.wait_signal(1, False)
+    else:
+        store.set(f"ready for {told}/{rank}", "")
+        store.wait([told], PATIENCE)
+        if rank == 1:
+            window.signal(0, False)
+    window.tensor_deregister()
+
+
+def at_the_end_of_a_window(port: int) -> None:
+    """Rank 0 waits for the others, which end their windows once the handler has run."""
+    store = connect(port, dist.get_world_size())
+    window, told = dist._new_window(torch.zeros(4)), "the end of a window"
+    if dist.get_rank() == 0:
+        with signalled(lambda: store.set(told, ""), store, f"ready for {told}"):
+            window.tensor_deregister()
+    else:
+        store.set(f"ready for {told}/{dist.get_rank()}", "")
+        store.wait([told], PATIENCE)
+        window.tensor_deregister()
+
+
+def make_members(rank: int, port: int) -> str:
+    """A rank of two that has no group yet; its handle."""
+    initialise(rank, 2, port, enable_reconfigure=True)
+    return dist._get_reconfigure_handle()
+
+
+def reconfigure(uuid: int, handles: list[str]) -> None:
+    dist._reconfigure(uuid, handles, timeout=PATIENCE).wait()
+
+
+def in_a_reconfiguration(raises: bool, rank: int, port: int, handles: list[str]) -> float:
+    """Rank 1 comes only once the handler has run on rank 0, and once more where that raised."""
+    store = connect(port, 2)
+    if rank == 0 and raises:
+        with signalled(stop, store, "ready"), pytest.raises(KeyboardInterrupt):
+            reconfigure(1, handles)
+        store.set("heard", "")
+    elif rank == 0:
+        with signalled(lambda: store.set("heard", ""), store, "ready"):
+            reconfigure(1, handles)
+    else:
+        store.set("ready/1", "")
+        store.wait(["heard"], PATIENCE)
+    if rank == 1 and not raises:
+        reconfigure(1, handles)
+    if raises:
+        reconfigure(2, handles)
+    tensor = torch.ones(1)
+    dist.all_reduce(tensor)
+    return tensor.item()
+
+
 def step(model: Any, optimizer: Any, data: Any) -> None:
     optimizer.zero_grad()
     model(next(data)).backward()
@@ -248,3 +353,28 @@ def test_a_handler_that_raises_in_a_step_of_a_cache_ends_it_afterwards(
     of_rank = three.run(interrupted_in_a_step, str(tmp_path), three.port)
     for one in of_rank[1:]:
         check_same(of_rank[0], one)
+
+
+@pytest.mark.parametrize("raises", [False, True])
+def test_a_wait_for_a_transfer_hears_signals(three: Ranks, raises: bool) -> None:
+    three.run(in_a_transfer, raises, three.port)
+
+
+@since_214
+@pytest.mark.parametrize("raises", [False, True])
+def test_a_wait_for_a_signal_of_a_window_hears_signals(three: Ranks, raises: bool) -> None:
+    three.run(in_a_window, raises, three.port)
+
+
+@since_214
+def test_the_end_of_a_window_hears_signals(three: Ranks) -> None:
+    three.run(at_the_end_of_a_window, three.port)
+
+
+@since_214
+@pytest.mark.parametrize("raises", [False, True])
+def test_a_reconfiguration_hears_signals(transport: str, raises: bool) -> None:
+    with Ranks(2, {"TACO_TRANSPORT": transport, "TACO_LOG": "error"}) as ranks:
+        handles = ranks.run_each(make_members, [(rank, ranks.port) for rank in range(2)])
+        arguments = [(raises, rank, ranks.port, handles) for rank in range(2)]
+        assert ranks.run_each(in_a_reconfiguration, arguments) == [2.0, 2.0]
