@@ -31,7 +31,9 @@ struct ShmHost {
   std::unique_ptr<ShmBlocks> blocks;
   std::uint64_t probe_word = 0;  // what peers read to find out whether they may pull
   std::string why_no_pull;       // of the last peer that it did not work with
-  bool has_refused = false;      // a peer, for want of a descriptor
+  // A peer, for want of a descriptor. It only makes errors say more. For good: the one that was
+  // refused has given this process up for good, too, and may be called at any time.
+  bool has_refused = false;
   ShmStats stats;
   Time now = 0;
 

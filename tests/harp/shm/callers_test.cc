@@ -176,6 +176,32 @@ TEST(ShmLinks, APeerThatIsUpHearsThatTheOtherHasNoDescriptorLeft) {
   }
 }
 
+// A process that comes once descriptors are free again finds nothing changed.
+TEST(ShmLinks, AProcessThatHadNoDescriptorLeftForOnePeerMeetsOthersLater) {
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  ShmNode a(false), refused(false), later(false);
+  a.join(refused.address());
+  const PeerId there = refused.join(a.address());
+  const PeerId from = a.join(later.address()), to = later.join(a.address());
+  refused.links[there]->connect();
+  rlimit low = before;
+  low.rlim_cur = descriptors_in_use() + 1;  // for the call, not for what it brings
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &low), 0);
+  const bool is_lost = run_all({&a, &refused}, [&] { return !refused.heard.lost.empty(); });
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  ASSERT_TRUE(is_lost);
+  std::byte word{1}, target{};
+  ShmReceive receive({1, 2}, Sink::place(&target), 1);
+  ShmSend send({1, 2}, &word, 1);
+  a.matcher(from).recv(receive);
+  later.matcher(to).send(send);
+  ASSERT_TRUE(run_all({&a, &later}, [&] { return receive.done; }));
+  EXPECT_TRUE(receive.status.ok()) << receive.status.message();
+  EXPECT_EQ(target, word);
+  EXPECT_TRUE(a.links[from]->is_connected());
+}
+
 // The kernel says who connects by what he was then.
 void connect_as_another_user(const ShmAddress& to, std::vector<OwnFd>& sockets, std::size_t count) {
   constexpr uid_t kNobody = 65534;
