@@ -109,7 +109,8 @@ TEST_P(Stranger, GetsNoMoreBytesForWhatHeHasCaught) {
   EXPECT_EQ(cluster[1].session(0)->remote(), SimNetwork::endpoint(0, 0)) << "redirected";
 }
 
-// Whatever he sends, of any form, to somebody with sessions: they go on, and nothing grows.
+// Whatever he sends, of any form, from his own address or as if from the peer's, to somebody with
+// sessions: they go on, and nothing grows.
 TEST_P(Stranger, CostsNothingAndEndsNothing) {
   deliver(cluster, 0, 1, 1);
   deliver(cluster, 1, 0, 2);
@@ -131,7 +132,7 @@ TEST_P(Stranger, CostsNothingAndEndsNothing) {
     } else if (random.chance(0.5)) {
       packet = datagram_of(header, std::span(packet).subspan(sizeof header));
     }
-    observer.send(0, 1, packet, kElsewhere);
+    observer.send(0, 1, packet, random.chance(0.5) ? 0 : kElsewhere);
   }
   EXPECT_EQ(cluster[1].session(0)->connection_id(), connection);
   EXPECT_FALSE(cluster[1].session(0)->ended());
@@ -148,12 +149,13 @@ TEST_P(Stranger, EndsNoSessionByResetsOfWhatHeHasNotSeen) {
   deliver(cluster, 0, 1, 1);
   const std::vector<Datagram> sent = observer.seen_between(1, 0, wire::Type::kControl);
   ASSERT_FALSE(sent.empty());
-  for (int i = 0; i < 1'000; ++i) {
+  for (std::uint32_t i = 0; i < 1'000; ++i) {
     wire::Header quoted = header_of(sent.back());
     quoted.connection ^= std::uint64_t{1} << (i % 56);
     observer.send(0, 1,
                   datagram_of(wire::frames_header(wire::Type::kReset, {}, sizeof quoted),
-                              std::as_bytes(std::span(&quoted, 1))));
+                              std::as_bytes(std::span(&quoted, 1))),
+                  i % 2 == 0 ? 0 : kElsewhere);
   }
   EXPECT_EQ(cluster[1].peer(0).suspicion.resets, 0u);
   deliver(cluster, 0, 1, 2);
