@@ -303,6 +303,8 @@ Status Mover::State::wait(std::unique_lock<std::mutex>& lock, std::span<const Ac
   waiters.push_back(&waiter);
   carrier->wake();  // where nothing could be decided, it finds out why
   const Time start = monotonic_now();
+  // Handlers of signals run later, though disks may take seconds: one that reads pages, saves or
+  // closes them may do so between two calls of their owner, but not in the middle of a step.
   ended.wait(lock, [&] { return waiter.ended; });
   const Time now = monotonic_now();
   stats.stalled += now - start;

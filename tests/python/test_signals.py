@@ -327,6 +327,49 @@ def interrupted_in_a_step(folder: str, port: int) -> dict[str, torch.Tensor]:
     return found
 
 
+def refused_in_a_step(folder: str, port: int) -> tuple[list[str], dict[str, torch.Tensor]]:
+    """Rank 0's handler uses the cache whose step waits for the others."""
+    store = connect(port, dist.get_world_size())
+    rank = dist.get_rank()
+    own = Path(folder, f"rank-{rank}")
+    own.mkdir()
+    cache = make_cache(own, *CAPS)
+    plain = TinyGPT(2)
+    model, optimizer = cache.wrap(plain, adamw(plain), process_group=dist.group.WORLD)
+    data = own_batches()
+    step(model, optimizer, data)
+    calls: list[Callable[[], object]] = [
+        lambda: cache.full(next(iter(model.parameters()))),
+        lambda: cache.save(f"{folder}/checkpoint"),
+        lambda: model(next(data)),
+        optimizer.step,
+        cache.close,
+    ]
+    told: list[str] = []
+
+    def use() -> None:
+        if not taco_torch._C.zerocache.waits_here():  # it is on its way there
+            threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGUSR1)).start()
+            return
+        for call in calls:
+            try:
+                call()
+            except RuntimeError as error:
+                told.append(str(error))
+        store.set("used in a step", "")
+
+    if rank == 0:
+        with signalled(use, store, "ready to use"):
+            step(model, optimizer, data)
+    else:
+        store.set(f"ready to use/{rank}", "")
+        store.wait(["used in a step"], PATIENCE)
+        step(model, optimizer, data)
+    found = values_of(cache)
+    cache.close()
+    return told, found
+
+
 @pytest.mark.parametrize("what", WAITS)
 def test_a_handler_runs_while_its_rank_waits(three: Ranks, what: str) -> None:
     three.run(heard_while_waiting, what, three.port)
@@ -378,3 +421,15 @@ def test_a_reconfiguration_hears_signals(transport: str, raises: bool) -> None:
         handles = ranks.run_each(make_members, [(rank, ranks.port) for rank in range(2)])
         arguments = [(raises, rank, ranks.port, handles) for rank in range(2)]
         assert ranks.run_each(in_a_reconfiguration, arguments) == [2.0, 2.0]
+
+
+def test_a_handler_cannot_use_a_cache_in_the_middle_of_a_step(
+    transport: str, tmp_path: Path
+) -> None:
+    with Ranks(2, {"TACO_TRANSPORT": transport, "TACO_LOG": "error"}) as ranks:
+        ranks.initialise()
+        (told, first), (_, second) = ranks.run(refused_in_a_step, str(tmp_path), ranks.port)
+    assert len(told) == 5
+    for text in told:
+        assert "a handler of a signal cannot use a cache" in text
+    check_same(first, second)

@@ -39,6 +39,21 @@ at::Tensor tensor_over(float* values, std::size_t count) {
   return at::from_blob(values, {static_cast<std::int64_t>(count)}, at::kFloat);
 }
 
+thread_local int waits = 0;
+
+// A wait of this thread, while it lives. The group has the memory until it is over, so what a
+// handler of a signal raises comes afterwards.
+class WaitHere {
+ public:
+  WaitHere() { ++waits; }
+  ~WaitHere() { --waits; }
+  WaitHere(const WaitHere&) = delete;
+  WaitHere& operator=(const WaitHere&) = delete;
+
+ private:
+  const RaisedAfterwards lent_;
+};
+
 // A call that others have not made by then, they may never make.
 constexpr std::chrono::milliseconds kPoll(5);
 constexpr int kPolls = 400;
@@ -64,7 +79,7 @@ class Waiting : public Collectives::Work {
   Status wait() override {
     const c10::intrusive_ptr<c10d::Work> work = std::move(work_);
     if (!work) return {};
-    const RaisedAfterwards lent;  // the group has the memory until this is over
+    const WaitHere here;
     try {
       work->wait();
       return {};
@@ -129,5 +144,7 @@ class ProcessGroup : public Collectives {
 std::unique_ptr<Collectives> collectives_of(c10::intrusive_ptr<c10d::Backend> backend) {
   return std::make_unique<ProcessGroup>(std::move(backend));
 }
+
+bool waits_here() { return waits > 0; }
 
 }  // namespace taco::zerocache

@@ -13,4 +13,7 @@ namespace taco::zerocache {
 // and should not have it where it waits.
 std::unique_ptr<Collectives> collectives_of(c10::intrusive_ptr<c10d::Backend> backend);
 
+// Whether this thread waits for such a group: what it runs then is a handler of a signal.
+bool waits_here();
+
 }  // namespace taco::zerocache

@@ -358,6 +358,7 @@ void bind_store(py::module_& module) {
   inner.def("parameter_of_state", &parameter_of_state);
   inner.def("digest", &digest_of_tensor);
   inner.def("forget_bytes", &forget_bytes);
+  inner.def("waits_here", &waits_here);
   py::class_<Store> store(inner, "Store");
   store
       .def(py::init(

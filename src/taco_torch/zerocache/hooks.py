@@ -259,12 +259,14 @@ class Hooks:
 
     def begin(self, part: int, backward: bool) -> None:
         """Tells the store, which one thread is in at a time."""
+        self.turns.check_handler()
         with self.turns.lock:
             self._note_aliases()  # others may give way to it
             self.store.begin(part, backward)
 
     def begin_alone(self, part: int) -> None:
         """Likewise, of all that an operator is given: others give way where there is no room."""
+        self.turns.check_handler()
         with self.turns.lock:
             self._note_aliases()
             self.store.begin_alone(part)
@@ -283,6 +285,7 @@ class Hooks:
     def alone(self, doing: str = "") -> Iterator[None]:
         """Inside, no other thread is in the store, and what exceptions have left open is ended.
         ``doing``: what nobody may meet in the middle of a pass ("stepped"); it is refused then."""
+        self.turns.check_handler()
         with self.turns.lock:
             if doing:
                 self.turns.check(doing)

@@ -17,6 +17,8 @@ from typing import Any
 from torch import nn
 from torch.autograd.graph import _engine_run_backward
 
+from taco_torch._extension import _C
+
 LOADING = nn.Module.load_state_dict.__code__
 MODULE_CALLS = (
     nn.Module._call_impl.__code__,
@@ -60,6 +62,17 @@ class Turns:
             thread.ident == me and not isinstance(thread, threading._DummyThread)
             for thread in threading.enumerate()
         )
+
+    @staticmethod
+    def check_handler() -> None:
+        """Raises RuntimeError in a handler of a signal that came while this thread waits for other
+        ranks: what it waits in, inside of the store, is in the middle of its work."""
+        if _C.zerocache.waits_here():
+            raise RuntimeError(
+                "a handler of a signal cannot use a cache that waits for other ranks, in the "
+                "middle of a step for example: have it note the signal, and act on that between "
+                "two steps"
+            )
 
     def check_trains(self, call: str) -> None:
         """Raises RuntimeError where another thread than this has used the model last: ranks make
