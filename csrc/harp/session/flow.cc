@@ -77,17 +77,23 @@ CreditAccount::~CreditAccount() { close(); }
 void CreditAccount::open() {
   if (open_ || closed_) return;
   open_ = true;
-  grant(pool_.first(packet_bytes_));
+  const std::uint64_t first = pool_.first(packet_bytes_);
+  grant(first - std::min(first, offered()));
+}
+
+void CreditAccount::take_back() {
+  set_queued(false);
+  set_waiting(false);
+  open_ = false;
+  update_pool();
 }
 
 void CreditAccount::close() {
   if (closed_) return;
-  set_queued(false);
   set_active(false);
-  set_waiting(false);
+  take_back();
   if (!lowering_.is(Lowering::kNone)) lowering_.go(Lowering::kNone);
   limit_ = committed_ = largest_;
-  update_pool();
   closed_ = true;
   pool_.packet_bytes_ -= packet_bytes_;
   TACO_ASSERT(pool_.accounts_ > 0);
@@ -107,7 +113,7 @@ std::uint64_t CreditAccount::outstanding() const {
 }
 
 void CreditAccount::update_pool() {
-  const std::uint64_t now = outstanding();
+  const std::uint64_t now = open_ ? outstanding() : 0;
   if (now < counted_) pool_.changed_ = true;
   const std::uint64_t before = std::uint64_t{counted_} * packet_bytes_;
   TACO_ASSERT(pool_.outstanding_ >= before);

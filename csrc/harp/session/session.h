@@ -383,6 +383,7 @@ class Session final : public Link {
   Time next_tick_ = kNever;  // kNever: it rests
   Time silence_base_ = 0;    // last sign of life, or of nobody caring
   Time last_heard_ = 0;
+  Time called_at_ = 0;  // by the peer's last hello, until it is established
 
   SessionPlaces places_{.session = this};  // in SessionHost's lists
 };

@@ -22,6 +22,13 @@ bool Session::on_hello(const wire::Hello& hello, const RxPacket& packet) {
       break;
   }
   handshake_.note(hello, from, packet.data.size());
+  // The next hello, which sends the peer's nonce back, may be all that the peer hears before it
+  // sends.
+  credit_.open();
+  if (!established()) {
+    called_at_ = host_.now();
+    stir();
+  }
   if (handshake_.is_due()) ready();
   update_timer();
   return true;
@@ -101,8 +108,6 @@ Session::Sent Session::send_hello() {
   hello.sender = own_incarnation_;
   hello.target = peer_incarnation_;
   handshake_.fill(hello, due.pair);
-  // One that sends the peer's nonce back may be all that the peer hears before it sends.
-  if (handshake_.has_heard()) credit_.open();
   hello.credit_limit = credit_.limit();
   hello.credit_epoch = credit_.epoch();
   hello.max_ack_delay_us = DelayedAck::kLongest / kMicrosecond;

@@ -112,6 +112,8 @@ void Session::on_tick() {
   next_tick_ = now + interval;
   for (const auto& path : paths_) path->forget_lost();
   tell_paths();
+  const bool never_met = !established() && now - called_at_ > peer_timeout_;
+  if (never_met && credit_.is_open()) credit_.take_back();
   if (life_.peer_left() || !awaits_something()) {
     silence_base_ = now;
     trim();
@@ -141,10 +143,11 @@ bool Session::awaits_something() const {
          (established() && credit_.lowering() != CreditAccount::Lowering::kNone);
 }
 
-// Nothing is under way, or remembered, that time would change.
+// Nothing is under way, or remembered, that time would change: what a peer has been granted that
+// may have died before it was met comes back.
 bool Session::may_rest() const {
   if (life_.peer_left()) return true;
-  if (busy()) return false;
+  if (busy() || (!established() && credit_.is_open())) return false;
   return tell_paths_by_ == kNever &&
          std::all_of(paths_.begin(), paths_.end(),
                      [](const auto& path) { return path->is_at_rest(); });

@@ -157,6 +157,21 @@ TEST(Credit, WhoeverHasNotBeenHeardHoldsNothing) {
   EXPECT_EQ(pool.outstanding(), 0u);
 }
 
+TEST(Credit, WhatIsTakenBackIsTheOthersUntilThePeerIsHeardAgain) {
+  CreditPool pool(8);
+  OpenAccount silent(pool, 1);
+  EXPECT_EQ(pool.outstanding(), 2u);
+  silent.take_back();
+  EXPECT_FALSE(silent.is_open());
+  EXPECT_EQ(pool.outstanding(), 0u);
+  EXPECT_FALSE(silent.refresh());
+  OpenAccount other(pool, 1);
+  EXPECT_EQ(other.limit(), 2u);
+  silent.open();
+  EXPECT_EQ(silent.promised(), 2u) << "the peer may have heard it";
+  EXPECT_EQ(pool.outstanding(), 4u);
+}
+
 TEST(Credit, OneOfAFewMayBeginWhateverTheOthersHold) {
   CreditPool pool(100);
   OpenAccount holder(pool, 1);

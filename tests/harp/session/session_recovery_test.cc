@@ -172,6 +172,48 @@ TEST(SessionRecovery, WhatDeadPeersWereGrantedGoesBackToTheSurvivors) {
   EXPECT_FALSE(pool.starving());
 }
 
+// One that nobody here waits for: it is not even missed.
+class NeverMetTest : public testing::Test {
+ protected:
+  // The first has granted the second something, which stands still from then on.
+  void SetUp() override {
+    cluster[1].matcher(0);
+    ASSERT_TRUE(cluster.run(kSecond, [&] { return cluster[0].credit().outstanding() > 0; }));
+    cluster[1].stall_until(kNever);
+    ASSERT_FALSE(cluster[0].session(1)->established());
+  }
+  void run(Duration time) {
+    cluster.run(cluster.now() + time, [] { return false; });
+  }
+
+  SimCluster cluster{2, 1, gigabit()};
+};
+
+TEST_F(NeverMetTest, APeerThatDiesHoldsNothingOnceItsTimeIsOver) {
+  run(9 * kSecond);
+  EXPECT_GT(cluster[0].credit().outstanding(), 0u) << "it may only be slow";
+  run(3 * kSecond);
+  EXPECT_EQ(cluster[0].credit().outstanding(), 0u);
+  const std::uint64_t packets = cluster[0].counters().packets_sent;
+  const std::uint64_t turns = cluster[0].turns();
+  run(1000 * kSecond);
+  EXPECT_GT(cluster[0].counters().packets_sent, packets);
+  EXPECT_EQ(cluster[0].credit().outstanding(), 0u) << "what is said to it grants nothing";
+  EXPECT_LE(cluster[0].turns() - turns, 100u) << "the session does not rest";
+}
+
+TEST_F(NeverMetTest, APeerThatComesBackIsGrantedSomethingAgain) {
+  run(20 * kSecond);
+  ASSERT_EQ(cluster[0].credit().outstanding(), 0u);
+  cluster[1].stall_until(cluster.now());
+  Transfer transfer(1, 100'000);
+  cluster[1].matcher(0).send(transfer.send);
+  cluster[0].matcher(1).recv(transfer.recv);
+  ASSERT_TRUE(cluster.run(cluster.now() + 5 * kSecond, [&] { return transfer.done(); }));
+  transfer.check();
+  EXPECT_GT(cluster[0].credit().outstanding(), 0u);
+}
+
 TEST(SessionRecovery, AnEndedSessionHoldsNothing) {
   SimCluster cluster(2, 1, gigabit());
   Flow flow{cluster, {}};
