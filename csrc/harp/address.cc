@@ -18,6 +18,8 @@ constexpr std::uint32_t kMagic = 0x4f434154;  // "TACO"
 constexpr std::uint8_t kFormat = 1;
 constexpr std::size_t kMaxName = 64;
 constexpr std::size_t kUdpHeader = 8;
+constexpr std::size_t kLeastMtu = 1'280;         // that the protocol relies on, as IPv6 does
+constexpr std::size_t kLeastMtuOfAll = 576;      // what IPv4 has hosts put together again at least
 constexpr std::size_t kLargestDatagram = 8'972;  // of a jumbo frame; loopback could take more
 
 class BlobWriter {
@@ -269,9 +271,20 @@ bool is_link_local(const Endpoint& endpoint) {
   return ntohl(reinterpret_cast<const sockaddr_in*>(address)->sin_addr.s_addr) >> 16 == 0xa9fe;
 }
 
+namespace {
+
+std::size_t headers_before(const Endpoint& address) {
+  return (sockaddr_of(address)->sa_family == AF_INET6 ? 40 : 20) + kUdpHeader;
+}
+
+}  // namespace
+
 std::size_t max_datagram(const Endpoint& address, std::size_t mtu) {
-  const std::size_t ip_header = sockaddr_of(address)->sa_family == AF_INET6 ? 40 : 20;
-  return std::min(std::max<std::size_t>(mtu, 1'280) - ip_header - kUdpHeader, kLargestDatagram);
+  return std::min(std::max(mtu, kLeastMtu) - headers_before(address), kLargestDatagram);
+}
+
+std::size_t whole_datagram(const Endpoint& address, std::size_t mtu) {
+  return mtu < kLeastMtu ? std::max(mtu, kLeastMtuOfAll) - headers_before(address) : 0;
 }
 
 std::span<const std::byte> address_bytes(const Endpoint& endpoint) {

@@ -79,5 +79,7 @@ bool same_host_address(const Endpoint& a, const Endpoint& b);  // ports aside
 bool same_network(const Endpoint& a, const Endpoint& b, int prefix);
 // The UDP payload that fits the MTU of an interface with such an address.
 std::size_t max_datagram(const Endpoint& address, std::size_t mtu);
+// The same, where it is more than fits (NicAddress); 0 elsewhere.
+std::size_t whole_datagram(const Endpoint& address, std::size_t mtu);
 
 }  // namespace taco::harp

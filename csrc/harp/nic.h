@@ -74,8 +74,11 @@ struct NicCapabilities {
 // packets call their local path.
 struct NicAddress {
   Endpoint endpoint;             // as bound, the port filled in
-  std::size_t max_datagram = 0;  // UDP payload that leaves without IP fragmentation
+  std::size_t max_datagram = 0;  // UDP payload that leaves without IP fragmentation, but for:
   bool spare = false;            // for a path to be moved to: peers are not told of it
+  // Longer ones leave in fragments, and never in runs: the interface carries less than the protocol
+  // relies on. 0: it does not.
+  std::size_t whole_datagram = 0;
 };
 
 // Something to sleep on: readable when something has arrived there, writable (if anybody asks) when

@@ -222,6 +222,7 @@ struct SimNicOptions {
   std::vector<std::size_t> max_datagrams;  // one an address; empty: eight of the network's
   std::uint32_t ports = 1;                 // at each address; local path = address * ports + port
   std::uint32_t spare_ports = 0;           // the last of them (NicAddress)
+  std::size_t whole_datagram = 0;          // of all addresses (NicAddress)
 };
 
 class SimNic final : public Nic {
@@ -304,6 +305,7 @@ class SimNic final : public Nic {
 
   SimNetwork& network_;
   const std::uint32_t ports_, spare_ports_;
+  const std::size_t whole_datagram_;
   std::uint32_t node_ = 0;
   NicCapabilities capabilities_;
   std::vector<NicAddress> addresses_;

@@ -15,7 +15,10 @@ constexpr std::size_t kMaxMerged = 44;  // datagrams in one super-packet
 }  // namespace
 
 SimNic::SimNic(SimNetwork& network, const SimNicOptions& options)
-    : network_(network), ports_(options.ports), spare_ports_(options.spare_ports) {
+    : network_(network),
+      ports_(options.ports),
+      spare_ports_(options.spare_ports),
+      whole_datagram_(options.whole_datagram) {
   const SimFaults& faults = network.faults();
   capabilities_.gso_segments = faults.gso ? kMaxMerged : 1;
   capabilities_.asynchronous_return = faults.asynchronous_return;
@@ -30,7 +33,8 @@ SimNic::SimNic(SimNetwork& network, const SimNicOptions& options)
 void SimNic::add_numbered(std::uint32_t number, std::size_t max_datagram) {
   for (std::uint32_t port = 0; port < ports_; ++port) {
     const bool spare = port + spare_ports_ >= ports_;
-    addresses_.push_back({SimNetwork::endpoint(node_, number, port), max_datagram, spare});
+    addresses_.push_back(
+        {SimNetwork::endpoint(node_, number, port), max_datagram, spare, whole_datagram_});
   }
   numbers_.push_back(number);
   cables_.emplace_back();

@@ -111,7 +111,7 @@ void Session::bulk(SendRequest& request, SlotId slot, bool offered) {
   send->index = free_sends_.back();
   free_sends_.pop_back();
   sends_[send->index] = send;
-  send->start(request, slot, segment_bytes(), ++send_uses_,
+  send->start(request, slot, segment_bytes(request.bytes), ++send_uses_,
               tag_bytes(security_, wire::Type::kData));
   send->offered = offered;
   request.transfer = send;

@@ -295,7 +295,7 @@ class Session final : public Link {
     return sealing_ != nullptr && !seals_data() ? &sealing_->received_headers() : nullptr;
   }
   std::uint8_t flags_of(const BulkSend& send, std::uint32_t segment) const;
-  std::size_t segment_bytes() const;
+  std::size_t segment_bytes(std::size_t message_bytes) const;
   std::uint32_t offer_run(const Path& path, BulkSend& send, SegmentRange range);
 
   // session.cc

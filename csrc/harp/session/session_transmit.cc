@@ -303,8 +303,16 @@ std::size_t Session::fill_sealed(const Path& path, BulkSend& send, SegmentRange 
   return bytes;
 }
 
-std::size_t Session::segment_bytes() const {
-  return wire::segment_bytes(paths_.datagram(), tag_bytes(security_, wire::Type::kData));
+// Segments that an interface would have to break into fragments could not leave in runs.
+std::size_t Session::segment_bytes(std::size_t message_bytes) const {
+  const std::span<const NicAddress> addresses = host_.nic().addresses();
+  std::size_t datagram = paths_.datagram();
+  for (const auto& path : paths_) {
+    const std::size_t whole = addresses[path->pair().local].whole_datagram;
+    if (whole != 0 && path->is_live()) datagram = std::min(datagram, whole);
+  }
+  return std::max(wire::segment_bytes(datagram, tag_bytes(security_, wire::Type::kData)),
+                  wire::least_segment_bytes(message_bytes));
 }
 
 // Does the path carry this message's units as they are? A message that has not begun takes the
@@ -313,7 +321,7 @@ std::size_t Session::segment_bytes() const {
 bool Session::fit(Path& path, BulkSend& send) {
   PathMtu& mtu = path.mtu();
   if (mtu.on_traffic(host_.now())) ready();
-  const std::size_t segment = segment_bytes();
+  const std::size_t segment = segment_bytes(send.request->bytes);
   if (send.untouched() && send.segment_bytes != segment) send.resize(segment);
   if (send.datagram_bytes() <= mtu.usable()) return true;
   if (mtu.in_doubt()) return false;

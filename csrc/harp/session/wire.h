@@ -460,6 +460,12 @@ constexpr std::size_t segment_bytes(std::size_t max_datagram, std::size_t tag_by
   return (max_datagram - sizeof(Header) - tag_bytes - metadata_bytes) / kGranule * kGranule;
 }
 static_assert(segment_bytes(1472) == 1440);  // IPv4 over Ethernet
+// Shorter ones would be too many to number.
+constexpr std::size_t least_segment_bytes(std::uint64_t message_bytes) {
+  constexpr std::uint64_t kStep = kMaxSegments * kGranule;
+  return (message_bytes + kStep - 1) / kStep * kGranule;
+}
+static_assert(least_segment_bytes(kMaxMessageBytes) == 512 && least_segment_bytes(1) == kGranule);
 
 // Payload of the largest eager message: fits every path, so it need not wait for a handshake.
 constexpr std::size_t max_eager_bytes(std::size_t tag_bytes) {

@@ -33,6 +33,29 @@ TEST(Session, DeliversMessagesOfAllSizesWhicheverSideComesFirst) {
   }
 }
 
+// Below an MTU of 1,280, that of the hosts' interfaces.
+TEST(Session, NoSegmentIsLongerThanWhatLeavesWhole) {
+  for (const Security security : {Security::kNone, Security::kAuth, Security::kEncrypt}) {
+    for (const std::size_t mtu : {576ul, 800ul, 1'000ul, 1'279ul}) {
+      SCOPED_TRACE(std::to_string(mtu) + " " + name_of(security));
+      SimCluster cluster(2, 1, {}, {.whole_datagram = mtu - 28});
+      for (const std::uint32_t node : {0u, 1u}) cluster[node].set_security(security);
+      std::size_t longest = 0, fragmented = 0;
+      cluster.network().set_tap([&](const SimNetwork::Departure& sent) {
+        if (sent.bytes.size() > mtu - 28) return void(++fragmented);
+        longest = std::max(longest, sent.bytes.size());
+      });
+      Transfer transfer(5, 300'000);
+      cluster[1].matcher(0).recv(transfer.recv);
+      cluster[0].matcher(1).send(transfer.send);
+      ASSERT_TRUE(cluster.run(5 * kSecond, [&] { return transfer.done(); }));
+      transfer.check();
+      EXPECT_LE(fragmented, 10u) << "hellos";
+      EXPECT_GT(longest, mtu - 28 - wire::kGranule);
+    }
+  }
+}
+
 TEST(Session, GoodbyeIsAcknowledgedAndBothSidesFallQuiet) {
   SimCluster cluster(2, 1, {});
   Transfer transfer(5, 50'000);

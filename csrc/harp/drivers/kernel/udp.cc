@@ -50,8 +50,8 @@ Status UdpNic::open_address(const NicOptions::Local& local, std::size_t place) {
     former_overflows_ += sockets_[place]->overflows();
   }
   descriptors_.push_back({socket.value()->fd(), static_cast<std::uint32_t>(place)});
-  addresses_[place] = {socket.value()->local(), max_datagram(local.address, local.mtu),
-                       local.spare};
+  addresses_[place] = {socket.value()->local(), max_datagram(local.address, local.mtu), local.spare,
+                       whole_datagram(local.address, local.mtu)};
   sockets_[place] = std::move(socket).value();
   missing_ &= ~(1u << place);
   ++arrivals_;
@@ -76,6 +76,7 @@ void UdpNic::open_more(std::span<const NicOptions::Local> locals) {
       if (!same_host_address(before[i].endpoint, local.address)) continue;
       sockets_[i]->set_network(local.network);
       addresses_[i].max_datagram = max_datagram(local.address, local.mtu);
+      addresses_[i].whole_datagram = whole_datagram(local.address, local.mtu);
       is_open = true;
     }
     if (is_open) continue;

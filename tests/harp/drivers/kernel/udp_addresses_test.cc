@@ -237,6 +237,14 @@ void check_another_mtu() {
     EXPECT_EQ(a->receive_st(none), 0u);
     return a->addresses()[0].max_datagram == 1'272u;
   })) << "new sessions send more than leaves without fragmentation";
+  EXPECT_EQ(a->addresses()[0].whole_datagram, 0u);
+  mtu = 1'000;
+  ASSERT_EQ(system("ip link set v0 mtu 1000"), 0);
+  EXPECT_TRUE(testing::eventually([&] {
+    a->look_everywhere_st();
+    EXPECT_EQ(a->receive_st(none), 0u);
+    return a->addresses()[0].whole_datagram == 972u;
+  })) << "no run of segments fits";
 }
 
 // Containers come and go: their interfaces have no address that is anybody's way.

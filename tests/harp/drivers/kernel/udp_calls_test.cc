@@ -61,18 +61,22 @@ const char* const kMakeInterface =
 // Runs of segments of so many bytes to a neighbour by v0.
 class Runs {
  public:
-  Runs() : payload_(random_bytes(kSegments * kMaxBytes)) {
+  explicit Runs(std::size_t mtu) : payload_(random_bytes(kSegments * kMaxBytes)) {
     UdpNicOptions options;
     const auto all = list_interfaces();
     for (const Interface& each : all.value()) {
       const bool v4 = sockaddr_of(each.address)->sa_family == AF_INET;
-      if (v4 && each.name == "v0") options.locals = {{.address = each.address}};
+      if (v4 && each.name == "v0") {
+        options.locals = {{.address = each.address, .mtu = mtu}};
+      }
     }
     nic_ = nic(options);
     neighbour_ = options.locals.at(0).address;
     inet_pton(AF_INET, "10.9.2.2", neighbour_.bytes.data() + offsetof(sockaddr_in, sin_addr));
     set_port(neighbour_, 7'777);
   }
+
+  std::size_t whole_datagram() const { return nic_->addresses()[0].whole_datagram; }
 
   // The calls that this takes.
   Calls send(std::size_t segment, int runs) {
@@ -95,9 +99,9 @@ class Runs {
   Endpoint neighbour_;
 };
 
-void check_runs_too_long() {
+void check_runs_too_long(std::size_t mtu) {
   constexpr int kRuns = 200;
-  Runs runs;
+  Runs runs(mtu);
   const Calls first = runs.send(1'200, kRuns);
   EXPECT_LE(first.refused, 2) << "each run that is refused costs as much as one that leaves";
   EXPECT_GE(first.refused, 1) << "this interface carries such runs, which shows nothing";
@@ -105,16 +109,21 @@ void check_runs_too_long() {
   const Calls shorter = runs.send(500, kRuns);
   EXPECT_EQ(shorter.refused, 0);
   EXPECT_EQ(shorter.sent, kRuns) << "runs that do fit leave in one piece all the same";
+  const Calls longest = runs.send(runs.whole_datagram(), kRuns);
+  EXPECT_EQ(longest.refused, 0);
+  EXPECT_EQ(longest.sent, kRuns);
+  const Calls longer = runs.send(runs.whole_datagram() + 1, 1);
+  EXPECT_EQ(longer.sent, Runs::kSegments) << "shorter than they need be";
   ASSERT_EQ(system("ip link set v0 mtu 1500"), 0);
   EXPECT_EQ(runs.send(1'200, 300).refused, 0);
   EXPECT_EQ(runs.send(1'200, kRuns).sent, kRuns) << "tried again now and then, they fit by now";
 }
 
-class UdpCallsTest : public ::testing::TestWithParam<int> {};
+class UdpCallsTest : public ::testing::TestWithParam<std::size_t> {};
 
 TEST_P(UdpCallsTest, that_runs_of_some_length_do_not_fit_is_remembered) {
   const std::string mtu = " && ip link set v0 mtu " + std::to_string(GetParam());
-  if (!in_a_network((kMakeInterface + mtu).c_str(), check_runs_too_long))
+  if (!in_a_network((kMakeInterface + mtu).c_str(), [] { check_runs_too_long(GetParam()); }))
     GTEST_SKIP() << "no right to make a network namespace";
 }
 
