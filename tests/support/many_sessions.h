@@ -106,6 +106,12 @@ class WireHost {
     return added.value()->id;
   }
 
+  // That one has ended, and nobody needs it.
+  void forget(PeerId id) {
+    peers_.release(id);
+    loop.end_peer_st(*peers_.find(id));
+  }
+
   // Whether anything has happened.
   bool turn(Time now) {
     loop.begin_turn_st(now);

@@ -15,6 +15,10 @@ constexpr int kDrainBursts = 64;
 // them.
 constexpr Duration kTrimAfter = kSecond;
 
+// So many sessions hear in one turn that addresses have changed: half a millisecond's work, for
+// which others can wait.
+constexpr std::size_t kToldATurn = 32;
+
 const char* name_of(Path::Standing standing) {
   switch (standing) {
     case Path::Standing::kProving:
@@ -86,6 +90,10 @@ bool EngineLoop::turn_st() {
     if (take_pressing()) run_transmits();
   }
   if (nic().missing_st() != missing_ || nic().arrivals_st() != arrivals_) look_at_addresses();
+  if (news_.untold > 0) {
+    tell_sessions(kToldATurn);
+    worked = true;
+  }
   for (const Refusal& refusal : nic().take_refusals_st()) {
     if (Peer* const peer = addressee_of(refusal.quoted)) {
       liveness_.on_refusal_st(*peer, refusal, now());
@@ -135,12 +143,13 @@ bool EngineLoop::receive_burst(bool* full) {
 bool EngineLoop::may_sleep_st() const {
   assert_owner();
   if (!matching_.completions.empty() || (has_ready() && !nic_full())) return false;
+  if (news_.untold > 0) return false;
   return self_ == nullptr || !self_->busy();
 }
 
 bool EngineLoop::is_quiet_st() {
   assert_owner();
-  return matching_.completions.empty() && !has_ready() && !any_link_busy_st();
+  return matching_.completions.empty() && !has_ready() && news_.untold == 0 && !any_link_busy_st();
 }
 
 Time EngineLoop::next_deadline_st() const {

@@ -159,6 +159,7 @@ class EngineLoop final : public Transport,
   Peer* peer_at(const Session& session) const;
   Peer* addressee_of(std::span<const std::byte> quoted) const;
   void look_at_addresses();
+  void tell_sessions(std::size_t most);
   std::uint32_t note_new_addresses();
   void tell_of_addresses(std::uint32_t added, std::uint32_t changed) const;
 
@@ -169,6 +170,13 @@ class EngineLoop final : public Transport,
   static void on_idle_timer(Timer& timer, Time now);
   void look_at_idle_soon();
   Time examine_idle(Peer& peer, Time now);
+
+  // News of the Nic's addresses, and how many of linked_, from the front, have yet to hear them.
+  struct AddressNews {
+    std::uint32_t missing = 0, changed = 0, added = 0;
+    RouteLookup routes;  // of that moment
+    std::size_t untold = 0;
+  };
 
   const LoopOptions& options_;
   const Token& token_;
@@ -190,10 +198,11 @@ class EngineLoop final : public Transport,
   std::unordered_map<std::uint64_t, Peer*> by_connection_;
   std::uint64_t recent_connection_ = 0;
   Peer* recent_peer_ = nullptr;
-  RouteLookup routes_now_;               // while many are asked for: those of one moment
-  std::uint32_t missing_ = 0;            // of the Nic's addresses, as the sessions know
-  std::uint64_t arrivals_;               // that the Nic had told of then,
-  std::vector<Endpoint> hosts_;          // and its addresses, without ports
+  RouteLookup routes_now_;       // while many are asked for: those of one moment
+  std::uint32_t missing_ = 0;    // of the Nic's addresses, as the sessions are to know
+  std::uint64_t arrivals_;       // that the Nic had told of then,
+  std::vector<Endpoint> hosts_;  // and its addresses, without ports
+  AddressNews news_;
   std::vector<std::size_t> paths_told_;  // hashes of hosts to which people know the paths
   std::size_t burst_ = 1;                // how much to ask the Nic for
   Time expected_back_ = kNever;          // when the next turn is due to begin

@@ -87,7 +87,11 @@ void EngineLoop::end_peer_st(Peer& peer) {
     return;
   }
   TACO_LOG_DEBUG("harp", "%s is gone, and nobody needs it", peer.description.c_str());
-  std::erase(linked_, &peer);
+  const auto place = std::ranges::find(linked_, &peer);
+  if (place != linked_.end()) {
+    if (static_cast<std::size_t>(place - linked_.begin()) < news_.untold) --news_.untold;
+    linked_.erase(place);
+  }
   if (peer.shares_host()) std::erase(near_, &peer);
   forget_session(peer);
   liveness_.forget_st(peer);

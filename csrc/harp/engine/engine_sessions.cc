@@ -122,21 +122,30 @@ Peer* EngineLoop::addressee_of(std::span<const std::byte> quoted) const {
   return found == by_connection_.end() ? nullptr : found->second;
 }
 
-// Addresses have gone, come back, or are new.
+// Addresses have gone, come back, or are new. Of what was before that, sessions hear before.
 void EngineLoop::look_at_addresses() {
-  const RouteLookup before = std::exchange(routes_now_, options_.routes());
+  tell_sessions(news_.untold);
   const std::uint32_t missing = nic().missing_st();
-  const std::uint32_t added = note_new_addresses();
   const std::uint32_t changed = std::exchange(missing_, missing) ^ missing;
+  const std::uint32_t added = note_new_addresses();
   arrivals_ = nic().arrivals_st();
   add_late(added);
   tell_of_addresses(added, changed);
-  for (Peer* peer : linked_) {
-    if (peer->session == nullptr) continue;
-    if (changed != 0) peer->session->on_addresses_changed(missing, changed & ~missing);
-    if (added != 0) peer->session->on_addresses_added(added);
+  news_ = {missing, changed, added, options_.routes(), linked_.size()};
+}
+
+// Those that are told in one turn send in the same one what follows, while the cache holds them.
+void EngineLoop::tell_sessions(std::size_t most) {
+  std::swap(routes_now_, news_.routes);
+  for (; most > 0 && news_.untold > 0; --most) {
+    Session* const session = linked_[--news_.untold]->session.get();
+    if (session == nullptr) continue;
+    const std::uint32_t back = news_.changed & ~news_.missing;
+    if (news_.changed != 0) session->on_addresses_changed(news_.missing, back);
+    if (news_.added != 0) session->on_addresses_added(news_.added);
   }
-  routes_now_ = before;
+  std::swap(routes_now_, news_.routes);
+  if (news_.untold == 0) news_ = {};
 }
 
 // Returns the addresses that are not what they were (bit i: the i-th).

@@ -200,6 +200,64 @@ TEST(ManyPeers, AnAddressThatGoesOrComesBackIsLittleWorkForEachSession) {
   }
 }
 
+// An engine has lost an address, and some of its sessions have heard of that.
+class ToldInTurnsTest : public testing::Test {
+ protected:
+  static constexpr std::uint32_t kSessions = 500;
+
+  void SetUp() override {
+    ASSERT_TRUE(all.all_met());
+    all.run(60 * kSecond);
+    sent = hub.nic.sent;
+    hub.nic.missing = 1;
+    turn();
+  }
+  bool turn() {
+    const std::uint64_t before = hub.nic.sent;
+    const bool worked = hub.turn(all.now());
+    most = std::max(most, hub.nic.sent - before);
+    return worked;
+  }
+  void tell_all() {
+    while (turn()) {
+    }
+  }
+
+  ManySessions all{kSessions, 2};
+  WireHost& hub = all.hub();
+  std::uint64_t sent = 0, most = 0;  // until then; in one turn
+};
+
+TEST_F(ToldInTurnsTest, NobodyElseWaitsForAll) {
+  EXPECT_FALSE(hub.loop.may_sleep_st());
+  EXPECT_FALSE(hub.loop.is_quiet_st());
+  tell_all();
+  EXPECT_TRUE(hub.loop.may_sleep_st());
+  EXPECT_LE(most, 100u);
+  EXPECT_GE(hub.nic.sent - sent, kSessions);
+  EXPECT_EQ(hub.loop.counters().paths_left, kSessions);
+}
+
+TEST_F(ToldInTurnsTest, AllHearThatItHasGoneAndIsBack) {
+  hub.nic.missing = 0;
+  tell_all();
+  EXPECT_EQ(hub.loop.counters().paths_left, kSessions);
+  EXPECT_GE(hub.nic.sent - sent, 2 * kSessions) << "its path is not tried again";
+}
+
+TEST_F(ToldInTurnsTest, PeersThatGoMeanwhileLeaveTheOthersTheirTurn) {
+  for (std::uint32_t i = 0; i < kSessions - 10; ++i) hub.forget(all.id(i));
+  tell_all();
+  EXPECT_GE(hub.loop.counters().paths_left, 10u);
+  EXPECT_LE(hub.loop.counters().paths_left, 100u);
+}
+
+TEST_F(ToldInTurnsTest, PeersThatHaveHeardAndGoTakeNobodysTurn) {
+  hub.forget(all.id(kSessions - 1));
+  tell_all();
+  EXPECT_EQ(hub.loop.counters().paths_left, kSessions);
+}
+
 // A session that has rested watches its peer like any other once something is wanted of it.
 TEST(ManyPeers, ASessionThatHasRestedNoticesThatItsPeerIsGone) {
   for (const bool refused : {true, false}) {
