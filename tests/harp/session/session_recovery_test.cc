@@ -199,7 +199,7 @@ TEST_F(NeverMetTest, APeerThatDiesHoldsNothingOnceItsTimeIsOver) {
   run(1000 * kSecond);
   EXPECT_GT(cluster[0].counters().packets_sent, packets);
   EXPECT_EQ(cluster[0].credit().outstanding(), 0u) << "what is said to it grants nothing";
-  EXPECT_LE(cluster[0].turns() - turns, 100u) << "the session does not rest";
+  EXPECT_LE(cluster[0].turns() - turns, 250u) << "more often than it says hello";
 }
 
 TEST_F(NeverMetTest, APeerThatComesBackIsGrantedSomethingAgain) {
