@@ -99,7 +99,7 @@ std::string text_of(std::span<const NicAddress> addresses) {
 
 std::vector<Endpoint> endpoints_of(const std::string& text) {
   std::vector<Endpoint> all(text.size() / sizeof(Endpoint));
-  memcpy(all.data(), text.data(), text.size());
+  if (!all.empty()) memcpy(all.data(), text.data(), text.size());
   return all;
 }
 
