@@ -148,8 +148,8 @@ TEST(ShmLinks, AnErrorNamesTheLimitOfDescriptorsWhereOneThatWasRefusedHangsUp) {
   }
 }
 
-// Of two that call each other, one may have what it needs before the other finds that it has no
-// descriptor left. It would wait for ever for a peer that has given it up, and whose process lives.
+// Two call each other, and one has what it needs before the other finds that it has no descriptor
+// left: it would wait for ever for a peer that has given it up, and whose process lives.
 TEST(ShmLinks, APeerThatIsUpHearsThatTheOtherHasNoDescriptorLeft) {
   rlimit before{};
   ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
