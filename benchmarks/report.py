@@ -336,7 +336,7 @@ def builds_lines() -> list[str]:
     by_build: dict[tuple[str, str], list[str]] = {}
     for name, build in (load("builds") or {}).items():
         by_build.setdefault((build["day"], build["commit"]), []).append(f"`{name}`")
-    lines = head("day", "commit", "runs")
+    lines = head("day", "commit", "runs", words=3)
     return [*lines, *(line(*build, ", ".join(by_build[build])) for build in sorted(by_build))]
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 
-def head(*cells: str) -> list[str]:
-    """A table's head: the first column is words, the others are numbers."""
-    return [f"| {' | '.join(cells)} |", f"|---|{'--:|' * (len(cells) - 1)}"]
+def head(*cells: str, words: int = 1) -> list[str]:
+    """A table's head: the first columns are words, the others are numbers."""
+    return [f"| {' | '.join(cells)} |", f"|{'---|' * words}{'--:|' * (len(cells) - words)}"]
 
 
 def line(*cells: str) -> str:

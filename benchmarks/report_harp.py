@@ -83,7 +83,7 @@ def loss(results: Results) -> list[str]:
 
 
 def bare(results: Results) -> list[str]:
-    lines = head("question", "measured", "goal", "command")
+    lines = head("question", "measured", "goal", "command", words=4)
     for run, questions in QUESTIONS.items():
         lines += questions(results[run])
     return lines
@@ -99,7 +99,8 @@ BYTE_GOALS = {
 
 def cpu_a_byte(results: Results) -> list[str]:
     result = results["cpu_a_byte"]
-    lines = head("ranks", "", "gloo: ms", "s a GB", "taco: ms", "s a GB", "time", "worst", "goal")
+    heads = ("ranks", "", "gloo: ms", "s a GB", "taco: ms", "s a GB", "time", "worst", "goal")
+    lines = head(*heads, words=2)
     rows = {(row["placement"], row["collective"], row["backend"]): row for row in result["rows"]}
     for place, goals in BYTE_GOALS.items():
         for kind, goal in goals.items():

@@ -95,9 +95,8 @@ def flood_questions(what: str, run: str) -> Callable[[Any], list[str]]:
         base, flooded, rates = (result[name] for name in ("elsewhere", "at it", "rates"))
         speed = flooded["gbit"] / base["gbit"]
         cost = flooded["receiver"] / base["receiver"]
-        text = (
-            f"beside {rates['least'] / 1e3:.0f}-{rates['most'] / 1e3:.0f} thousand {what} a second"
-        )
+        least, most = (f"{rates[end] / 1e3:.0f}" for end in ("least", "most"))
+        text = f"beside {least if least == most else f'{least}-{most}'} thousand {what} a second"
         found = [
             judged(speed, f"{speed:.3f}", least=0.95),
             judged(cost, f"{cost:.3f}", most=1.05),

@@ -54,10 +54,14 @@ LESS = {
 }
 
 
+def show_ratio(ratio: float) -> str:
+    return f"{ratio:.1f}x" if ratio < 9.95 else f"{ratio:.0f}x"
+
+
 def compared(text: str, baseline: float, ours: float, run: str, limit: float | None = None) -> str:
     """A row of times in seconds; `limit`: what the wire needs, where it has a rate."""
     text += f" (the wire needs {show_time(limit)})" if limit else ""
-    cells = (text, show_time(baseline), show_time(ours), f"{baseline / ours:.2g}x", f"`{run}`")
+    cells = (text, show_time(baseline), show_time(ours), show_ratio(baseline / ours), f"`{run}`")
     return line(*cells)
 
 
@@ -84,6 +88,6 @@ def readme_lines(load: Load) -> list[str]:
     lines.append(compared(text, step["memory_s"], step["step_s"], "zerocache_step"))
     peaks = (step["memory_peak"], step["peak"])
     cells = (f"{peak / 1e6:,.0f} MB" for peak in peaks)
-    ratio = f"{peaks[0] / peaks[1]:.2g}x"
+    ratio = show_ratio(peaks[0] / peaks[1])
     lines.append(line("peak memory of that step", *cells, ratio, "`zerocache_step`"))
     return lines

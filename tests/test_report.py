@@ -182,9 +182,9 @@ def test_every_table_is_made_of_its_runs(report: Any, tmp_path: Path) -> None:
     assert rows_of(page, "drivers")[-1].startswith("| udp | 1500 | 9.0 |")
     assert rows_of(page, "builds")[-1] == "| 2026-01-02 | abc1234 | `loss` |"
     readme = rows_of(report.README.read_text(), "figures")
-    assert "| one host, all_reduce 8 B | 200 ms | 100 ms | 2x | `one_host` |" in readme
+    assert "| one host, all_reduce 8 B | 200 ms | 100 ms | 2.0x | `one_host` |" in readme
     assert (
-        readme[-1] == "| peak memory of that step | 2,000 MB | 1,000 MB | 2x | `zerocache_step` |"
+        readme[-1] == "| peak memory of that step | 2,000 MB | 1,000 MB | 2.0x | `zerocache_step` |"
     )
 
 
