@@ -68,7 +68,6 @@ void PairLink::start_connecting() {
   if (!process_.same_user) return miss("another user has its socket");
   if (Status status = greet(socket->get()); !status.ok()) return miss(status.message());
   sockets_[0] = std::move(*socket);
-  has_sockets_ = true;
   watch(sockets_[0].get(), kShmSocket);
 }
 
@@ -109,7 +108,6 @@ void PairLink::on_greeting(const ShmGreeting& greeting, Result<ShmPeerMemory> me
     // A peer that has gone already left messages all the same.
     gone = meeting_.is(PairMeeting::kConnecting) && !greet(socket.get()).ok();
     sockets_[1] = std::move(socket);
-    has_sockets_ = true;
     watch(sockets_[1].get(), kShmSocket);
   }
   if (!memory.ok()) return lose(memory.status().message());
@@ -154,9 +152,9 @@ void PairLink::go_up(const ShmGreeting& greeting, ShmPeerMemory memory) {
 // Where each maps the other's memory and watches the other's process, the sockets have nothing more
 // to tell.
 void PairLink::part_with_sockets() {
-  if (!has_sockets_ || !process_.watch || !peer_watches_ || !peer_is_up()) return;
+  if (!sockets_[0] && !sockets_[1]) return;
+  if (!process_.watch || !peer_watches_ || !peer_is_up()) return;
   for (OwnFd& socket : sockets_) socket.reset();
-  has_sockets_ = false;
 }
 
 void PairLink::on_no_descriptor() {

@@ -213,8 +213,7 @@ class PairLink final : public ShmLink {
   std::optional<RingConsumer> ring_in_;
   OwnFd peer_doorbell_;
   ShmPeerProcess process_;
-  OwnFd sockets_[2];  // ours and the peer's, when both connected at once
-  bool has_sockets_ = false;
+  OwnFd sockets_[2];           // ours and the peer's, when both connected at once
   bool peer_watches_ = false;  // our process
 
   std::vector<std::vector<std::byte>> outbox_;  // records that found the ring full, oldest first

@@ -21,6 +21,25 @@ rlim_t descriptors_in_use() {
   return static_cast<rlim_t>(next.get());
 }
 
+// While it lives, this process may have so many descriptors beyond those that it has.
+class RoomFor {
+ public:
+  explicit RoomFor(rlim_t more) {
+    EXPECT_EQ(getrlimit(RLIMIT_NOFILE, &before_), 0);
+    rlimit low = before_;
+    low.rlim_cur = descriptors_in_use() + more;
+    EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &low), 0);
+  }
+  ~RoomFor() { EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &before_), 0); }
+  RoomFor(const RoomFor&) = delete;
+  RoomFor& operator=(const RoomFor&) = delete;
+
+ private:
+  rlimit before_{};
+};
+// What a process needs to be called, and not for what the call brings.
+constexpr rlim_t kCallAlone = 1;
+
 auto open_descriptors() {
   const std::filesystem::directory_iterator all("/proc/self/fd");
   return std::distance(begin(all), end(all));
@@ -93,8 +112,6 @@ TEST(ShmLinks, TwoThatCallEachOtherMeetAlsoBehindManyCallers) {
 
 // Wherever it runs out, in the middle of a meeting, the meeting comes off or an error says why not.
 TEST(ShmLinks, AnErrorNamesTheLimitOfDescriptorsWhereNoneIsLeft) {
-  rlimit before{};
-  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
   int refused = 0, met = 0;
   for (rlim_t room = 0; room < 24; ++room) {
     SCOPED_TRACE("room for " + std::to_string(room));
@@ -104,14 +121,13 @@ TEST(ShmLinks, AnErrorNamesTheLimitOfDescriptorsWhereNoneIsLeft) {
     ShmSend send({1, 2}, &word, 1);
     std::byte target{};
     ShmReceive receive({1, 2}, Sink::place(&target), 1);
-    rlimit low = before;
-    low.rlim_cur = descriptors_in_use() + room;
-    ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &low), 0);
-    b.matcher(ba).recv(receive);
-    a.matcher(ab).send(send);
     const auto lost = [&] { return !a.heard.lost.empty() || !b.heard.lost.empty(); };
-    EXPECT_TRUE(run_all({&a, &b}, [&] { return receive.done || lost(); }));
-    ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+    {
+      const RoomFor few(room);
+      b.matcher(ba).recv(receive);
+      a.matcher(ab).send(send);
+      EXPECT_TRUE(run_all({&a, &b}, [&] { return receive.done || lost(); }));
+    }
     (lost() ? refused : met) += 1;
     for (const ShmNode* node : {&a, &b}) {
       for (const auto& [peer, why] : node->heard.lost) {
@@ -125,8 +141,6 @@ TEST(ShmLinks, AnErrorNamesTheLimitOfDescriptorsWhereNoneIsLeft) {
 
 // The peer that had called, and was refused, gives up before it is called itself.
 TEST(ShmLinks, AnErrorNamesTheLimitOfDescriptorsWhereOneThatWasRefusedHangsUp) {
-  rlimit before{};
-  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
   ShmNode a(false), b(false);
   const PeerId ab = a.join(b.address()), ba = b.join(a.address());
   std::byte word{1}, target{};
@@ -134,12 +148,10 @@ TEST(ShmLinks, AnErrorNamesTheLimitOfDescriptorsWhereOneThatWasRefusedHangsUp) {
   ShmSend send({1, 2}, &word, 1);
   b.matcher(ba).recv(receive);
   b.links[ba]->connect();
-  rlimit low = before;
-  low.rlim_cur = descriptors_in_use() + 1;  // for the call, not for what it brings
-  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &low), 0);
-  const bool is_lost = run_all({&a, &b}, [&] { return !b.heard.lost.empty(); });
-  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
-  ASSERT_TRUE(is_lost);
+  {
+    const RoomFor few(kCallAlone);
+    ASSERT_TRUE(run_all({&a, &b}, [&] { return !b.heard.lost.empty(); }));
+  }
   a.matcher(ab).send(send);
   ASSERT_TRUE(run_all({&a, &b}, [&] { return !a.heard.lost.empty(); }));
   for (const ShmNode* node : {&a, &b}) {
@@ -151,8 +163,6 @@ TEST(ShmLinks, AnErrorNamesTheLimitOfDescriptorsWhereOneThatWasRefusedHangsUp) {
 // Two call each other, and one has what it needs before the other finds that it has no descriptor
 // left: it would wait for ever for a peer that has given it up, and whose process lives.
 TEST(ShmLinks, APeerThatIsUpHearsThatTheOtherHasNoDescriptorLeft) {
-  rlimit before{};
-  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
   ShmNode up(false), poor(false);
   const PeerId there = up.join(poor.address()), here = poor.join(up.address());
   std::byte word{1}, target{};
@@ -161,12 +171,10 @@ TEST(ShmLinks, APeerThatIsUpHearsThatTheOtherHasNoDescriptorLeft) {
   up.links[there]->connect();
   poor.links[here]->connect();
   ASSERT_TRUE(run_all({&up}, [&] { return up.links[there]->is_connected(); }));
-  rlimit low = before;
-  low.rlim_cur = descriptors_in_use() + 1;  // for the call, not for what it brings
-  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &low), 0);
-  const bool is_lost = run_all({&poor}, [&] { return !poor.heard.lost.empty(); });
-  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
-  ASSERT_TRUE(is_lost);
+  {
+    const RoomFor few(kCallAlone);
+    ASSERT_TRUE(run_all({&poor}, [&] { return !poor.heard.lost.empty(); }));
+  }
   ASSERT_TRUE(run_all({&up}, [&] { return receive.done; }));
   EXPECT_EQ(receive.status.code(), Code::kPeerLost);
   for (const ShmNode* node : {&up, &poor}) {
@@ -178,19 +186,15 @@ TEST(ShmLinks, APeerThatIsUpHearsThatTheOtherHasNoDescriptorLeft) {
 
 // A process that comes once descriptors are free again finds nothing changed.
 TEST(ShmLinks, AProcessThatHadNoDescriptorLeftForOnePeerMeetsOthersLater) {
-  rlimit before{};
-  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
   ShmNode a(false), refused(false), later(false);
   a.join(refused.address());
   const PeerId there = refused.join(a.address());
   const PeerId from = a.join(later.address()), to = later.join(a.address());
   refused.links[there]->connect();
-  rlimit low = before;
-  low.rlim_cur = descriptors_in_use() + 1;  // for the call, not for what it brings
-  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &low), 0);
-  const bool is_lost = run_all({&a, &refused}, [&] { return !refused.heard.lost.empty(); });
-  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
-  ASSERT_TRUE(is_lost);
+  {
+    const RoomFor few(kCallAlone);
+    ASSERT_TRUE(run_all({&a, &refused}, [&] { return !refused.heard.lost.empty(); }));
+  }
   std::byte word{1}, target{};
   ShmReceive receive({1, 2}, Sink::place(&target), 1);
   ShmSend send({1, 2}, &word, 1);
