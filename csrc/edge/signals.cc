@@ -74,5 +74,6 @@ void HearsSignals::raise_if_interrupted() const {
 
 RaisedAfterwards::RaisedAfterwards() { ++raised_afterwards; }
 RaisedAfterwards::~RaisedAfterwards() { --raised_afterwards; }
+bool RaisedAfterwards::is_here() { return raised_afterwards > 0; }
 
 }  // namespace taco

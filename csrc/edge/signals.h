@@ -40,6 +40,8 @@ class RaisedAfterwards {
  public:
   RaisedAfterwards();
   ~RaisedAfterwards();
+  // What this thread runs then is a handler of a signal.
+  static bool is_here();
   RaisedAfterwards(const RaisedAfterwards&) = delete;
   RaisedAfterwards& operator=(const RaisedAfterwards&) = delete;
 };

@@ -39,21 +39,6 @@ at::Tensor tensor_over(float* values, std::size_t count) {
   return at::from_blob(values, {static_cast<std::int64_t>(count)}, at::kFloat);
 }
 
-thread_local int waits = 0;
-
-// A wait of this thread, while it lives. The group has the memory until it is over, so what a
-// handler of a signal raises comes afterwards.
-class WaitHere {
- public:
-  WaitHere() { ++waits; }
-  ~WaitHere() { --waits; }
-  WaitHere(const WaitHere&) = delete;
-  WaitHere& operator=(const WaitHere&) = delete;
-
- private:
-  const RaisedAfterwards lent_;
-};
-
 // A call that others have not made by then, they may never make.
 constexpr std::chrono::milliseconds kPoll(5);
 constexpr int kPolls = 400;
@@ -79,7 +64,7 @@ class Waiting : public Collectives::Work {
   Status wait() override {
     const c10::intrusive_ptr<c10d::Work> work = std::move(work_);
     if (!work) return {};
-    const WaitHere here;
+    const RaisedAfterwards lent;  // the group has the memory until this is over
     try {
       work->wait();
       return {};
@@ -145,6 +130,6 @@ std::unique_ptr<Collectives> collectives_of(c10::intrusive_ptr<c10d::Backend> ba
   return std::make_unique<ProcessGroup>(std::move(backend));
 }
 
-bool waits_here() { return waits > 0; }
+bool waits_here() { return RaisedAfterwards::is_here(); }
 
 }  // namespace taco::zerocache
