@@ -40,7 +40,7 @@ class RaisedAfterwards {
  public:
   RaisedAfterwards();
   ~RaisedAfterwards();
-  // What this thread runs then is a handler of a signal.
+  // Whether this thread waits so: a handler of a signal, if it runs anything.
   static bool is_here();
   RaisedAfterwards(const RaisedAfterwards&) = delete;
   RaisedAfterwards& operator=(const RaisedAfterwards&) = delete;

@@ -37,7 +37,7 @@ class RoomFor {
  private:
   rlimit before_{};
 };
-// What a process needs to be called, and not for what the call brings.
+// One more is enough to be called, and not for what the call brings.
 constexpr rlim_t kCallAlone = 1;
 
 auto open_descriptors() {
