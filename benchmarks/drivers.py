@@ -21,6 +21,7 @@ from typing import Any
 
 from fabric import Fabric
 from pairs import PERF
+from report_cells import head, line
 
 SIZES = "8,64,4K,1M"
 PATIENCE_S = 120
@@ -75,16 +76,16 @@ def all_rows(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     return rows
 
 
-def show(rows: list[dict[str, Any]]) -> None:
-    print("| driver | MTU | us: 8 B | 64 B | 4 KiB | 1 MiB | GB/s: 4 KiB | 1 MiB | s a GB: 1 MiB |")
-    print("|---|--:|--:|--:|--:|--:|--:|--:|--:|")
+def table(rows: list[dict[str, Any]]) -> list[str]:
+    latencies, rates = (8, 64, 4096, 1 << 20), (4096, 1 << 20)
+    heads = ("driver", "MTU", "us: 8 B", "64 B", "4 KiB", "1 MiB", "GB/s: 4 KiB", "1 MiB")
+    lines = head(*heads, "s a GB: 1 MiB")
     for row in rows:
-        latencies = " | ".join(f"{row[f'p50_us_{size}']:.1f}" for size in (8, 64, 4096, 1 << 20))
-        rates = " | ".join(f"{row[f'gb_a_s_{size}']:.2f}" for size in (4096, 1 << 20))
-        print(
-            f"| {row['driver']} | {row['mtu']} | {latencies} | {rates} "
-            f"| {row['cpu_s_a_gb_1048576']:.2f} |"
-        )
+        cells = [f"{row[f'p50_us_{size}']:.1f}" for size in latencies]
+        cells += [f"{row[f'gb_a_s_{size}']:.2f}" for size in rates]
+        cells.append(f"{row['cpu_s_a_gb_1048576']:.2f}")
+        lines.append(line(row["driver"], str(row["mtu"]), *cells))
+    return lines
 
 
 def main() -> int:
@@ -98,7 +99,7 @@ def main() -> int:
     parser.add_argument("--json", type=Path, help="write the rows there")
     arguments = parser.parse_args()
     rows = all_rows(arguments)
-    show(rows)
+    print("\n".join(table(rows)))
     if arguments.json:
         arguments.json.write_text(json.dumps(rows, indent=2))
     return 0

@@ -33,6 +33,15 @@ def condition(backend: str, kind: str, share: float) -> str:
     return f"{backend} {kind} {share:g}"
 
 
+def kept_by_turn(times: Times, backend: str, kind: str, share: float) -> list[float]:
+    """The lossy speed of each turn, as a share of the lossless one."""
+    lossless, lossy = (times[condition(backend, kind, each)] for each in (0.0, share))
+    return [
+        statistics.median(clean) / statistics.median(turn)
+        for clean, turn in zip(lossless, lossy, strict=True)
+    ]
+
+
 def slowest(times: list[float]) -> list[float]:
     found = torch.tensor(times, dtype=torch.float64)
     dist.all_reduce(found, op=dist.ReduceOp.MAX)
@@ -108,11 +117,7 @@ def show(result: dict[str, Times], arguments: argparse.Namespace) -> None:
                 every = [one for turn in turns for one in turn]
                 beside = ""
                 if share > 0:
-                    lossless = times[condition(name, kind, 0.0)]
-                    ratios = [
-                        statistics.median(clean) / statistics.median(turn)
-                        for clean, turn in zip(lossless, turns, strict=True)
-                    ]
+                    ratios = kept_by_turn(times, name, kind, share)
                     beside = (
                         f"{statistics.median(ratios):.1%} ({min(ratios):.1%}, {max(ratios):.1%})"
                     )

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from choices import CHOICES
 from fsdp_step import table_cells
 from launch import KINDS, show_bytes, show_time
-from report_cells import head, line
+from report_cells import head, line, pair
 from report_harp import TABLES as HARP_TABLES
 from report_readme import RUNS as README_RUNS
 from report_readme import readme_lines
@@ -99,16 +99,6 @@ def provenance(result: Any) -> str:
     return f"{', '.join(parts)}, load {host['load']:.1f} at the end."
 
 
-def pair(result: Any, kind: str, size: int) -> tuple[dict[str, Any], dict[str, Any]] | None:
-    """(gloo's row, taco's row) of one case."""
-    rows = {
-        row["backend"]: row
-        for row in (result or {}).get("rows", [])
-        if row["collective"] == kind and row["bytes"] == size
-    }
-    return (rows["gloo"], rows["taco"]) if {"gloo", "taco"} <= rows.keys() else None
-
-
 class Condition(NamedTuple):
     """One thing that a goal demands: what was measured and what it must be, in words."""
 
@@ -132,7 +122,7 @@ def goal_line(text: str, gloo: float, taco: float, conditions: list[Condition]) 
     shown = failed or conditions[:1]
     cells = [text, show_time(gloo), show_time(taco)]
     cells += [", ".join(one.measured for one in shown), ", ".join(one.goal for one in shown)]
-    return f"| {' | '.join([*cells, 'no' if failed else 'yes'])} |"
+    return line(*cells, "no" if failed else "yes")
 
 
 def collective_goals(*runs: str) -> list[str]:
@@ -234,7 +224,7 @@ def collective_lines(name: str) -> list[str]:
         cells += [show_time(taco["limit_s"])]
         cells += [f"{taco['times_limit']:.2f}" if taco["limit_s"] else "-"]
         cells += [f"{gloo['median_s'] / taco['median_s']:.2f}x"]
-        lines.append(f"| {' | '.join(cells)} |")
+        lines.append(line(*cells))
     return [*lines, ""]
 
 
@@ -258,7 +248,7 @@ def planner_lines() -> list[str]:
             cells = [row["collective"], show_bytes(row["bytes"])]
             for algorithm in (row["choice"], row["best"]):
                 cells += [algorithm, show_time(row["times_s"][algorithm])]
-            lines.append(f"| {' | '.join(cells)} | {row['ratio']:.2f} |")
+            lines.append(line(*cells, f"{row['ratio']:.2f}"))
         lines.append("")
     return ["## The planner's choices", "", *lines] if lines else []
 
@@ -284,7 +274,7 @@ def other_lines() -> list[str]:
         for row in steps["rows"]:
             times = [row["compute_s"], row["step_s"]["gloo"], row["step_s"]["taco"], row["goal_s"]]
             cells = [row["model"], f"{row['gradient_bytes'] / 1e6:.0f} MB", *map(show_time, times)]
-            lines.append(f"| {' | '.join(cells)} |")
+            lines.append(line(*cells))
     return [*lines, *fsdp_lines()]
 
 
@@ -294,7 +284,7 @@ def fsdp_lines() -> list[str]:
         return []
     heads = "| FSDP2 step, 4 hosts at 1 Gbit/s | parameters | compute | choice | step | limit |"
     lines = ["", f"{heads} step/limit | gloo/step |", "|---|--:|--:|---|--:|--:|--:|--:|"]
-    return [*lines, *(f"| {' | '.join(cells)} |" for cells in table_cells(result["rows"]))]
+    return [*lines, *(line(*cells) for cells in table_cells(result["rows"]))]
 
 
 def question(title: str, runs: str, goals: list[str]) -> list[str]:

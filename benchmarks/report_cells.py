@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 
 def head(*cells: str, words: int = 1) -> list[str]:
     """A table's head: the first columns are words, the others are numbers."""
@@ -17,3 +19,13 @@ def judged(
 ) -> str:
     met = (least is None or value >= least) and (most is None or value <= most)
     return text if met else f"**{text}**"
+
+
+def pair(result: Any, kind: str, size: int) -> tuple[dict[str, Any], dict[str, Any]] | None:
+    """(gloo's row, taco's row) of one case."""
+    rows = {
+        row["backend"]: row
+        for row in (result or {}).get("rows", [])
+        if row["collective"] == kind and row["bytes"] == size
+    }
+    return (rows["gloo"], rows["taco"]) if {"gloo", "taco"} <= rows.keys() else None

@@ -10,12 +10,12 @@ import statistics
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from collectives import wire_bytes
+from drivers import table as drivers_table
 from launch import parse_bytes, show_time
-from loss import KINDS, condition
+from loss import KINDS, condition, kept_by_turn
 from report_cells import head, judged, line
 from report_questions import QUESTIONS
-from two_links import FRAMED
+from two_links import wire_seconds
 
 Results = Mapping[str, Any]  # by the name of a run
 KIND_NAMES = {"single": "single datagrams", "super": "super-packets"}
@@ -26,7 +26,7 @@ def two_links(results: Results) -> list[str]:
     hosts, size, rate, goal = 4, parse_bytes("40M"), 1e9, 1.9
     lines = head("", "one link", "two links", "two / one", "goal")
     for kind, by_links in results["two_links"]["times"].items():
-        limit = wire_bytes(kind, size, hosts, hosts) * FRAMED * 8 / rate
+        limit = wire_seconds(kind, size, hosts, rate)
         one, two = ([statistics.median(turn) for turn in by_links[links]] for links in "12")
         gain = statistics.median(a / b for a, b in zip(one, two, strict=True))
         cells = [
@@ -58,14 +58,7 @@ def loss(results: Results) -> list[str]:
         for share, goal in goals.items():
             cells = []
             for name in ("taco", "gloo"):
-                kept = [
-                    statistics.median(clean) / statistics.median(lossy)
-                    for clean, lossy in zip(
-                        times[condition(name, kind, 0.0)],
-                        times[condition(name, kind, share)],
-                        strict=True,
-                    )
-                ]
+                kept = kept_by_turn(times, name, kind, share)
                 middle = statistics.median(kept)
                 text = (
                     f"{middle:.1%}"
@@ -126,24 +119,7 @@ def cpu_a_byte(results: Results) -> list[str]:
 
 
 def drivers(results: Results) -> list[str]:
-    latencies, rates = (8, 64, 4096, 1 << 20), (4096, 1 << 20)
-    lines = head(
-        "driver",
-        "MTU",
-        "us: 8 B",
-        "64 B",
-        "4 KiB",
-        "1 MiB",
-        "GB/s: 4 KiB",
-        "1 MiB",
-        "s a GB: 1 MiB",
-    )
-    for row in results["drivers"]:
-        cells = [f"{row[f'p50_us_{size}']:.1f}" for size in latencies]
-        cells += [f"{row[f'gb_a_s_{size}']:.2f}" for size in rates]
-        cells.append(f"{row['cpu_s_a_gb_1048576']:.2f}")
-        lines.append(line(row["driver"], str(row["mtu"]), *cells))
-    return lines
+    return drivers_table(results["drivers"])
 
 
 def sharing(results: Results) -> list[str]:

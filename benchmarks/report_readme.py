@@ -8,7 +8,7 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from launch import show_time
-from report_cells import line
+from report_cells import line, pair
 
 Load = Callable[[str], Any]  # of a run's result, None where it has left none
 MIB = 1 << 20
@@ -68,12 +68,9 @@ def compared(text: str, baseline: float, ours: float, run: str, limit: float | N
 def readme_lines(load: Load) -> list[str]:
     lines = ["| what | baseline | taco | ratio | run |", "|---|--:|--:|--:|---|"]
     for each in COLLECTIVES:
-        rows = {
-            row["backend"]: row
-            for row in load(each.run)["rows"]
-            if (row["collective"], row["bytes"]) == (each.kind, each.bytes)
-        }
-        gloo, taco = rows["gloo"], rows["taco"]
+        found = pair(load(each.run), each.kind, each.bytes)
+        assert found is not None, f"{each.run} has no {each.kind} of {each.bytes} bytes by both"
+        gloo, taco = found
         limit = taco["limit_s"] if each.run == "four_hosts_1gbit" else None
         lines.append(compared(each.text, gloo["median_s"], taco["median_s"], each.run, limit))
     choices = load("scaling_all_reduce")["choices"]

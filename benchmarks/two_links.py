@@ -86,6 +86,11 @@ def rank_main(arguments: argparse.Namespace) -> None:
     dist.destroy_process_group()
 
 
+def wire_seconds(kind: str, size: int, hosts: int, rate: float) -> float:
+    """The least that one link of `rate` bits a second takes for it, a rank a host."""
+    return wire_bytes(kind, size, hosts, hosts) * FRAMED * 8 / rate
+
+
 def use_links(fabric: Fabric, count: str) -> None:
     for host in range(fabric.hosts):
         for link in range(1, fabric.links):
@@ -105,7 +110,7 @@ def show(
     assert rate is not None
     for kind, by_links in result["times"].items():
         size = parse_bytes(arguments.bytes)
-        limit = wire_bytes(kind, size, arguments.hosts, arguments.hosts) * FRAMED * 8 / rate
+        limit = wire_seconds(kind, size, arguments.hosts, rate)
         one = [statistics.median(turn) for turn in by_links["1"]]
         more = [statistics.median(turn) for turn in by_links[many]]
         ratios = [slow / fast for slow, fast in zip(one, more, strict=True)]
