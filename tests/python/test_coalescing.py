@@ -158,10 +158,11 @@ VICTIM = 2
 
 
 def batch_with(peers: list[int], dies: bool = False) -> None:
-    """To and from each of them; who dies has begun all of it."""
+    """To and from each of them; who dies has sent nothing, or the others might have all before that."""
     operations = []
     for peer in peers:
-        operations.append(dist.P2POp(dist.isend, torch.ones(70_000), peer))
+        if not dies:
+            operations.append(dist.P2POp(dist.isend, torch.ones(70_000), peer))
         operations.append(dist.P2POp(dist.irecv, torch.zeros(70_000), peer))
     works = dist.batch_isend_irecv(operations)
     if dies:
