@@ -25,7 +25,7 @@ namespace {
 
 constexpr std::size_t kBytesPerTurn = std::size_t{1} << 20;
 constexpr Duration kRareEvents = kMillisecond;
-// How long it does not listen where no descriptor is left, and after a look that has met strangers,
+// How long it does not listen where no descriptor is left, and after a look that found strangers,
 // which takes so many at most: 800 a second, for each of which the kernel makes and ends a socket.
 // So whoever connects without end takes less than a hundredth of a core, and no turn waits for him.
 constexpr Duration kDeafness = kSecond, kRest = 20 * kMillisecond;
@@ -338,7 +338,7 @@ bool HostEndpoint::poll(Time now) {
   for (std::size_t i = 0; i < links_.size(); ++i) something |= links_[i]->drain();
   something |= move_bulk();
   for (std::size_t i = 0; i < links_.size(); ++i) {
-    something |= links_[i]->settle();
+    something |= links_[i]->run_deferred();
     links_[i]->flush();
   }
   return something;

@@ -37,8 +37,8 @@ std::string PairLink::describe() const {
 }
 
 void PairLink::connect() {
-  if (!meeting_.is(PairMeeting::kIdle)) return;
-  meeting_.go(PairMeeting::kConnecting);
+  if (!connection_.is(PairConnection::kIdle)) return;
+  connection_.go(PairConnection::kConnecting);
   if (Status status = make_half(); !status.ok()) return lose(status.message());
   start_connecting();
 }
@@ -56,7 +56,7 @@ Status PairLink::make_half() {
   return Status();
 }
 
-// May fail for want of room in the peer's queue of connections: settle() tries again.
+// May fail for want of room in the peer's queue of connections: run_deferred() tries again.
 void PairLink::start_connecting() {
   auto socket = shm_connect(peer_.name);
   if (!socket.ok()) {
@@ -81,7 +81,7 @@ Status PairLink::greet(int socket) {
   Status sent = shm_send_greeting(socket, greeting,
                                   {half_fd_.get(), host_.arena_fd.get(), host_.doorbell.get()});
   half_fd_.reset();  // there is no second one
-  if (sent.ok()) meeting_.go(PairMeeting::kGreeted);
+  if (sent.ok()) connection_.go(PairConnection::kGreeted);
   return sent;
 }
 
@@ -94,8 +94,8 @@ void PairLink::watch(int fd, std::uint32_t kind) {
 
 void PairLink::on_greeting(const ShmGreeting& greeting, Result<ShmPeerMemory> memory,
                            ShmPeerProcess process, OwnFd socket) {
-  if (is_connected() || meeting_.is(PairMeeting::kLost)) return;
-  if (meeting_.is(PairMeeting::kIdle)) meeting_.go(PairMeeting::kConnecting);
+  if (is_connected() || connection_.is(PairConnection::kLost)) return;
+  if (connection_.is(PairConnection::kIdle)) connection_.go(PairConnection::kConnecting);
   if (Status status = make_half(); !status.ok()) {
     if (socket && is_out_of_descriptors()) host_.refuse(socket.get());
     return lose(status.message());
@@ -106,7 +106,7 @@ void PairLink::on_greeting(const ShmGreeting& greeting, Result<ShmPeerMemory> me
     // does not matter which connection brought it.
     process_ = std::move(process);
     // A peer that has gone already left messages all the same.
-    gone = meeting_.is(PairMeeting::kConnecting) && !greet(socket.get()).ok();
+    gone = connection_.is(PairConnection::kConnecting) && !greet(socket.get()).ok();
     sockets_[1] = std::move(socket);
     watch(sockets_[1].get(), kShmSocket);
   }
@@ -126,7 +126,7 @@ void PairLink::go_up(const ShmGreeting& greeting, ShmPeerMemory memory) {
   peer_doorbell_ = std::move(memory.doorbell);
   ring_in_.emplace(peer_half_->ring, kShmRingBytes, peer_half_->produced, half_->consumed);
   ring_out_->set_consumed(peer_half_->consumed);
-  meeting_.go(PairMeeting::kUp);
+  connection_.go(PairConnection::kUp);
   half_->maps_peer.store(1, std::memory_order_release);
   host_.stats.links.fetch_add(1, std::memory_order_relaxed);
   last_heard_ = host_.now;
@@ -207,29 +207,29 @@ void PairLink::on_socket() {
 
 void PairLink::on_process_ended() {
   if (has_verdict()) return;
-  if (is_meeting()) return miss("it left or its process ended before it answered");
+  if (is_connecting()) return miss("it left or its process ended before it answered");
   lose(
       "its process ended without saying goodbye; look in its log for a crash, a kill or an "
       "out-of-memory kill");
   process_.watch.reset();
 }
 
-// Never inside a call of the Matcher's: settle() tells it.
+// Never inside a call of the Matcher's: run_deferred() tells it.
 void PairLink::lose(const std::string& why, PairVerdict verdict) {
-  if (meeting_.is(PairMeeting::kLost) || has_verdict()) return;
+  if (connection_.is(PairConnection::kLost) || has_verdict()) return;
   verdict_.go(verdict);
   why_lost_ = why;
 }
 
 void PairLink::break_off(const std::string& how) {
-  if (meeting_.is(PairMeeting::kLost) || verdict_.is(PairVerdict::kBroken)) return;
+  if (connection_.is(PairConnection::kLost) || verdict_.is(PairVerdict::kBroken)) return;
   if (!has_verdict()) why_lost_ = how;
   verdict_.go(PairVerdict::kBroken);
 }
 
 void PairLink::finish_losing(const Status& why) {
   if (is_connected()) host_.stats.links.fetch_sub(1, std::memory_order_relaxed);
-  meeting_.go(PairMeeting::kLost);
+  connection_.go(PairConnection::kLost);
   if (events_ != nullptr) events_->on_lost(why);
   drop_sends();
   incoming_.clear();
@@ -240,9 +240,9 @@ void PairLink::finish_losing(const Status& why) {
 }
 
 // Tells the Matcher that the peer left or was lost, once everything it had published is delivered.
-bool PairLink::settle_end() {
+bool PairLink::report_end() {
   const bool has_left = !peer_goodbye_.is(PeerGoodbye::kUnsaid);
-  if (meeting_.is(PairMeeting::kLost) || (!has_verdict() && !has_left)) return false;
+  if (connection_.is(PairConnection::kLost) || (!has_verdict() && !has_left)) return false;
   if (reads()) {
     if (!ring_in_->empty()) return false;
     for (const Incoming& incoming : incoming_)

@@ -41,7 +41,8 @@ bool PairLink::may_answer(std::size_t bytes) {
 void PairLink::push(const void* record, std::size_t bytes, std::span<const std::byte> data,
                     bool answers) {
   connect();
-  if (meeting_.is(PairMeeting::kLost) || verdict_.is(PairVerdict::kBroken) || half_ == nullptr)
+  if (connection_.is(PairConnection::kLost) || verdict_.is(PairVerdict::kBroken) ||
+      half_ == nullptr)
     return;
   std::byte* room = outbox_.empty() ? reserve(bytes + data.size()) : nullptr;
   if (room == nullptr) {
@@ -154,7 +155,7 @@ bool PairLink::has_input() {
   if (!finished_.empty()) return true;
   if (!is_open()) return false;
   if (has_verdict()) return true;
-  if (!is_connected()) return meeting_.is(PairMeeting::kConnecting);
+  if (!is_connected()) return connection_.is(PairConnection::kConnecting);
   if (work_waits_ || !ring_in_->empty()) return true;
   if (!starved_) return false;
   // The ring was full: did the peer make room meanwhile?
@@ -253,9 +254,9 @@ void PairLink::dispatch_slot(std::span<const std::byte> bytes) {
   }
 }
 
-bool PairLink::settle() {
+bool PairLink::run_deferred() {
   bool something = empty_outbox();
-  if (meeting_.is(PairMeeting::kConnecting) && !has_verdict()) start_connecting();
+  if (connection_.is(PairConnection::kConnecting) && !has_verdict()) start_connecting();
   part_with_sockets();
   if (!finished_.empty()) {
     something = true;
@@ -265,7 +266,7 @@ bool PairLink::settle() {
     finished.clear();
     if (finished_.empty()) finished_.swap(finished);  // keeps the memory
   }
-  return settle_end() || something;
+  return report_end() || something;
 }
 
 }  // namespace taco::harp

@@ -37,7 +37,7 @@ class PairLink final : public ShmLink {
   // ShmLink
   void attach(LinkEvents& events) override { events_ = &events; }
   void connect() override;
-  bool is_connected() const override { return meeting_.is(PairMeeting::kUp); }
+  bool is_connected() const override { return connection_.is(PairConnection::kUp); }
   std::string describe() const override;
 
   // Link
@@ -68,11 +68,11 @@ class PairLink final : public ShmLink {
   void on_no_descriptor();  // for what the peer's greeting brought
   void on_process_ended();  // the pidfd is readable
   // The parts of a turn; each returns whether it did anything.
-  bool drain();        // records of the peer's ring
-  std::size_t work();  // one step of each kind of bulk transfer; bytes moved
-  bool settle();       // completions, waiting records, connecting, endings
-  void flush();        // the doorbell
-  bool has_input();    // is there anything to do before sleeping?
+  bool drain();         // records of the peer's ring
+  std::size_t work();   // one step of each kind of bulk transfer; bytes moved
+  bool run_deferred();  // completions, waiting records, connecting, endings
+  void flush();         // the doorbell
+  bool has_input();     // is there anything to do before sleeping?
 
  private:
   // Blocks that may be at the peer at one time. Few, so that they stay in the caches.
@@ -122,9 +122,9 @@ class PairLink final : public ShmLink {
 
   // In use, and not lost yet.
   bool is_open() const {
-    return !meeting_.is(PairMeeting::kIdle) && !meeting_.is(PairMeeting::kLost);
+    return !connection_.is(PairConnection::kIdle) && !connection_.is(PairConnection::kLost);
   }
-  bool is_meeting() const { return is_open() && !is_connected(); }
+  bool is_connecting() const { return is_open() && !is_connected(); }
   // Whether what the peer has published is worth reading.
   bool reads() const { return is_connected() && !verdict_.is(PairVerdict::kBroken); }
   bool has_verdict() const { return !verdict_.is(PairVerdict::kNone); }
@@ -144,7 +144,7 @@ class PairLink final : public ShmLink {
   void miss(const std::string& why) { lose(why, PairVerdict::kMissed); }
   void finish_losing(const Status& why);
   void damaged() { break_off("what it wrote makes no sense"); }
-  bool settle_end();
+  bool report_end();
 
   // pair_link.cc
   std::byte* reserve(std::size_t bytes);
@@ -195,7 +195,7 @@ class PairLink final : public ShmLink {
   const std::string description_;
   const std::uint32_t id_;
   LinkEvents* events_ = nullptr;
-  Machine<PairMeeting> meeting_;
+  Machine<PairConnection> connection_;
   Machine<PairVerdict> verdict_;
   std::string why_lost_;  // the verdict in words
   Machine<OwnGoodbye> own_goodbye_;

@@ -1,8 +1,8 @@
-// The states of a PairLink: how far the two have met, whether and how the peer has ended, the two
+// The states of a PairLink: how far the connection is, whether and how the peer has ended, the two
 // goodbyes, and where each large send is. Small machines beside each other, since each may move
 // while the others stand.
 //
-//   PairMeeting    what it means                                       leads to
+//   PairConnection what it means                                       leads to
 //   kIdle          nobody has used the link                            kConnecting, kLost
 //   kConnecting    the peer's socket has not taken our greeting yet    kGreeted, kUp, kLost
 //   kGreeted       our greeting is on its way                          kUp, kLost
@@ -11,7 +11,7 @@
 //
 //   PairVerdict    why the link will be lost, once all has been read   leads to
 //   kNone          it will not                                         any other
-//   kMissed        the peer was gone before we ever met it             kBroken
+//   kMissed        the peer was gone before we were connected          kBroken
 //   kEnded         its process is gone, or we cannot speak with it     kBroken
 //   kBroken        it broke the rules: nothing more of it is read      -
 //
@@ -31,14 +31,15 @@
 
 namespace taco::harp {
 
-enum class PairMeeting : std::uint8_t { kIdle, kConnecting, kGreeted, kUp, kLost };
+enum class PairConnection : std::uint8_t { kIdle, kConnecting, kGreeted, kUp, kLost };
 enum class PairVerdict : std::uint8_t { kNone, kMissed, kEnded, kBroken };
 enum class OwnGoodbye : std::uint8_t { kUnsaid, kSaid, kSeen };
 enum class PeerGoodbye : std::uint8_t { kUnsaid, kRead, kTold };
 enum class PairSendStage : std::uint8_t { kFree, kQueued, kPulled, kCopied };
 
-constexpr bool leads_to(PairMeeting from, PairMeeting to) {
-  if (from == PairMeeting::kIdle) return to == PairMeeting::kConnecting || to == PairMeeting::kLost;
+constexpr bool leads_to(PairConnection from, PairConnection to) {
+  if (from == PairConnection::kIdle)
+    return to == PairConnection::kConnecting || to == PairConnection::kLost;
   return to > from;
 }
 constexpr bool leads_to(PairVerdict from, PairVerdict to) {

@@ -1,5 +1,5 @@
-// How two processes of one host meet: an abstract Unix socket (it has no file, so nothing is left
-// behind), over which each sends one greeting with the descriptors of its memory. Nothing here
+// How two processes of one host connect: an abstract Unix socket (it has no file, so nothing is
+// left behind), over which each sends one greeting with the descriptors of its memory. Nothing here
 // blocks. Owner thread only.
 #pragma once
 

@@ -67,7 +67,7 @@ TEST(ShmLinks, APeerThatWaitsForItsLinkToBeOpenedHoldsFourDescriptorsAtBothEnds)
   })) << "more than a doorbell and a process at each end";
 }
 
-// An engine says goodbye to those that it has met, and then to those that came meanwhile. Its
+// An engine says goodbye to those that are connected, and then to those that came meanwhile. Its
 // process may live on, and keep all of this.
 TEST(ShmLinks, APeerThatConnectsWhileTheOtherOneLeavesIsToldSo) {
   ShmNode stays(false), leaves(false);
@@ -88,7 +88,7 @@ TEST(ShmLinks, APeerThatConnectsWhileTheOtherOneLeavesIsToldSo) {
 }
 
 // As the ranks of a large host do when they all begin with all others.
-TEST(ShmLinks, TwoThatCallEachOtherMeetAlsoBehindManyCallers) {
+TEST(ShmLinks, TwoThatCallEachOtherConnectAlsoBehindManyCallers) {
   ShmNode early(false), late(false);
   const PeerId there = early.join(late.address()), here = late.join(early.address());
   std::vector<OwnFd> others;
@@ -110,9 +110,9 @@ TEST(ShmLinks, TwoThatCallEachOtherMeetAlsoBehindManyCallers) {
   EXPECT_TRUE(late.heard.lost.empty()) << late.heard.lost.front().second.message();
 }
 
-// Wherever it runs out, in the middle of a meeting, the meeting comes off or an error says why not.
+// Wherever it runs out, in the middle of connecting, they connect or an error says why not.
 TEST(ShmLinks, AnErrorNamesTheLimitOfDescriptorsWhereNoneIsLeft) {
-  int refused = 0, met = 0;
+  int refused = 0, connected = 0;
   for (rlim_t room = 0; room < 24; ++room) {
     SCOPED_TRACE("room for " + std::to_string(room));
     ShmNode a(false), b(false);
@@ -128,7 +128,7 @@ TEST(ShmLinks, AnErrorNamesTheLimitOfDescriptorsWhereNoneIsLeft) {
       a.matcher(ab).send(send);
       EXPECT_TRUE(run_all({&a, &b}, [&] { return receive.done || lost(); }));
     }
-    (lost() ? refused : met) += 1;
+    (lost() ? refused : connected) += 1;
     for (const ShmNode* node : {&a, &b}) {
       for (const auto& [peer, why] : node->heard.lost) {
         EXPECT_NE(why.message().find("(ulimit -n)"), std::string::npos) << why.message();
@@ -136,7 +136,7 @@ TEST(ShmLinks, AnErrorNamesTheLimitOfDescriptorsWhereNoneIsLeft) {
     }
   }
   EXPECT_GT(refused, 4);
-  EXPECT_GT(met, 4);
+  EXPECT_GT(connected, 4);
 }
 
 // The peer that had called, and was refused, gives up before it is called itself.

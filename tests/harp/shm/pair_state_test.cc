@@ -5,13 +5,13 @@
 namespace taco::harp {
 namespace {
 
-TEST(PairState, MeetingsFollowTheirTable) {
-  using enum PairMeeting;
-  expect_table<PairMeeting>({{kIdle, {kConnecting, kLost}},
-                             {kConnecting, {kGreeted, kUp, kLost}},
-                             {kGreeted, {kUp, kLost}},
-                             {kUp, {kLost}},
-                             {kLost, {}}});
+TEST(PairState, ConnectionsFollowTheirTable) {
+  using enum PairConnection;
+  expect_table<PairConnection>({{kIdle, {kConnecting, kLost}},
+                                {kConnecting, {kGreeted, kUp, kLost}},
+                                {kGreeted, {kUp, kLost}},
+                                {kUp, {kLost}},
+                                {kLost, {}}});
 }
 
 TEST(PairState, AVerdictOnlyGetsWorse) {
