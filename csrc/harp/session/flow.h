@@ -9,7 +9,7 @@
 // session can cost the kernel, which a path of jumbo frames makes six times what another costs. A
 // limit may also be lowered; the old one counts as outstanding until the peer has
 // acknowledged the new one. A peer that is lost or has left gives back all it held, and one that
-// falls silent before it was met until it is heard again.
+// falls silent before it ever answered, until it is heard again.
 //
 // Every session has a small standing allowance; the rest is divided among sessions with open
 // wanted receives. A session begins once its peer has been heard, with a part of what is left, and
@@ -161,7 +161,7 @@ class CreditAccount {
   // never be, and holds nothing.
   void open();
   bool is_open() const { return open_ && !closed_; }
-  // The peer was never met, and has been silent for long: what it was promised counts no more,
+  // The peer never answered, and has been silent for long: what it was promised counts no more,
   // until it is heard again.
   void take_back();
   // The peer is lost or has left: nothing more comes, and what it might have sent is the others'.

@@ -101,7 +101,7 @@ class Path {
   // Keeps the path from moving to where its peer's packets come from, and from asking again for a
   // while.
   void stay() { ends_.on_newest_here(host_.now()); }
-  // The owner has settled on another pair.
+  // The owner has chosen another pair.
   void move_to(const AddressPair& pair);
   // Asks at a pair of addresses; the path goes there if the peer answers there.
   void challenge(const AddressPair& pair);
@@ -187,8 +187,9 @@ class Path {
   void use_up(std::uint32_t numbers);
   // Numbers so far; those that are lost with the path use up credit until the peer is told.
   std::uint64_t last_number() const { return next_number_ - 1; }
-  std::uint64_t settled() const { return settled_; }
-  void on_settled() { settled_ = last_number(); }
+  // The last number that the peer has been told of in a PathClosed.
+  std::uint64_t closed_up_to() const { return closed_up_to_; }
+  void on_close_told() { closed_up_to_ = last_number(); }
   // The engine comes back so late; for so long it was kept away.
   void on_gap(Duration late, Duration away);
   void forget_lost();
@@ -315,7 +316,7 @@ class Path {
   // When an acknowledgement came last for which more waited to leave: milliseconds, in what four
   // bytes hold. It is compared with what they are now.
   std::uint32_t limited_ = 0;
-  std::uint64_t settled_ = 0;
+  std::uint64_t closed_up_to_ = 0;
 
   std::uint64_t payload_sent_ = 0, packets_lost_ = 0;
 

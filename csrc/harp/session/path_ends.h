@@ -44,7 +44,7 @@ class PathEnds {
   bool is_by(const RxPacket& packet) const {
     return packet.local_path == pair_.local && *packet.source == pair_.remote;
   }
-  // The handshake, the owner or an answer to a challenge has settled on this pair. True: it is
+  // The handshake, the owner or an answer to a challenge has chosen this pair. True: it is
   // another one than before.
   bool move_to(const AddressPair& pair, Time now);
 

@@ -28,10 +28,10 @@ std::size_t PathSet::live() const {
 
 bool PathSet::are_apart() const {
   for (auto path = begin(); path != end(); ++path) {
-    const bool meets = std::any_of(begin(), path, [&](const auto& other) {
+    const bool shares_pair = std::any_of(begin(), path, [&](const auto& other) {
       return other->is_live() && other->pair() == (*path)->pair();
     });
-    if (meets && (*path)->is_live()) return false;
+    if (shares_pair && (*path)->is_live()) return false;
   }
   return true;
 }
@@ -104,25 +104,25 @@ std::uint64_t PathSet::received() const {
   std::uint64_t sum = 0;
   for (const auto& path : paths_) {
     const std::size_t place = place_of(path->id());
-    const std::uint64_t settled = place < settled_.size() ? settled_[place] : 0;
-    sum += std::max(path->largest_received(), settled);
+    const std::uint64_t closed = place < closed_up_to_.size() ? closed_up_to_[place] : 0;
+    sum += std::max(path->largest_received(), closed);
   }
-  for (std::size_t id = 0; id < settled_.size(); ++id) {
-    if (find(static_cast<wire::PathId>(id)) == nullptr) sum += settled_[id];
+  for (std::size_t id = 0; id < closed_up_to_.size(); ++id) {
+    if (find(static_cast<wire::PathId>(id)) == nullptr) sum += closed_up_to_[id];
   }
   return sum;
 }
 
-void PathSet::settle(wire::PathId id, std::uint64_t last) {
+void PathSet::close_up_to(wire::PathId id, std::uint64_t last) {
   const std::size_t place = place_of(id);
   if (place >= kMaxPaths) return;
-  if (place >= settled_.size()) settled_.resize(place + 1, 0);
-  settled_[place] = std::max(settled_[place], last);
+  if (place >= closed_up_to_.size()) closed_up_to_.resize(place + 1, 0);
+  closed_up_to_[place] = std::max(closed_up_to_[place], last);
 }
 
 std::size_t PathSet::memory_bytes() const {
   std::size_t bytes =
-      paths_.capacity() * sizeof(paths_.front()) + settled_.capacity() * sizeof(std::uint64_t);
+      paths_.capacity() * sizeof(paths_.front()) + closed_up_to_.capacity() * sizeof(std::uint64_t);
   for (const auto& path : paths_) bytes += sizeof(Path) + path->memory_bytes();
   return bytes;
 }

@@ -58,13 +58,13 @@ class PathSet {
   // Packet numbers that the peer has used and that need no more credit, over all paths.
   std::uint64_t received() const;
   // The peer says that nothing up to this number is under way there any more.
-  void settle(wire::PathId id, std::uint64_t last);
+  void close_up_to(wire::PathId id, std::uint64_t last);
 
   std::size_t memory_bytes() const;
 
  private:
   std::vector<std::unique_ptr<Path>> paths_;
-  std::vector<std::uint64_t> settled_;  // by id; only as long as needed
+  std::vector<std::uint64_t> closed_up_to_;  // by id; only as long as needed
   std::size_t main_ = 0;
 };
 

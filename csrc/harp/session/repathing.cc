@@ -101,11 +101,11 @@ void Repathing::on_moved(Time now) {
   }
   counted_ = 0;
   for (Kept& kept : kept_) kept.acked = 0;
-  counts_from_ = now + kSettle;
+  counts_from_ = now + kHoldDown;
 }
 
 bool Repathing::may_oblige(Time now) {
-  if (obliged_ != 0 && now - obliged_ < kSettle) return false;
+  if (obliged_ != 0 && now - obliged_ < kHoldDown) return false;
   obliged_ = now;
   return true;
 }

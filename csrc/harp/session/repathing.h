@@ -61,7 +61,7 @@ class Repathing {
   // would move at once.
   static constexpr Duration kLook = 50 * kMillisecond;
   // Packets that were under way before a move tell nothing about those after it.
-  static constexpr Duration kSettle = 20 * kMillisecond;
+  static constexpr Duration kHoldDown = 20 * kMillisecond;
   // A gap of silence does not count.
   static constexpr Duration kPause = 20 * kMillisecond;
   static constexpr Duration kLongestMove = 200 * kMillisecond;

@@ -188,7 +188,7 @@ class Session final : public Link {
   void tell_unanswered(const Path& path) const;
   void leave_silent(Path& path);
   void leave_path(Path& path);
-  void settle(Path& path, std::uint32_t lost);
+  void give_back_credit(Path& path, std::uint32_t lost);
   void on_path_closed(const wire::PathClosed& closed);
   Path::Agreed agreed(const AddressPair& pair) const;
 

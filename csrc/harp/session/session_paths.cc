@@ -69,8 +69,8 @@ Path* Session::path_of(const wire::Packet& packet, const RxPacket& from) {
 
 void Session::tell_paths() {
   if (tell_paths_by_ == kNever) return;
-  const bool settled = paths_.live() >= paths_due_ && paths_.are_apart();
-  if (!settled && host_.now() < tell_paths_by_) return;
+  const bool complete = paths_.live() >= paths_due_ && paths_.are_apart();
+  if (!complete && host_.now() < tell_paths_by_) return;
   tell_paths_by_ = kNever;
   host_.on_paths_opened(*this);
 }
@@ -229,15 +229,15 @@ void Session::leave_path(Path& path) {
   const std::uint32_t lost = path.in_flight();
   path.fall_silent(fates);
   paths_.choose_main();
-  settle(path, lost);
+  give_back_credit(path, lost);
 }
 
 // Gives back the credit of packets that were lost with a path, which they would use up for ever.
 // After goodbye none is needed, nor granted.
-void Session::settle(Path& path, std::uint32_t lost) {
-  if (path.settled() == path.last_number() || life_.said_goodbye()) return;
+void Session::give_back_credit(Path& path, std::uint32_t lost) {
+  if (path.closed_up_to() == path.last_number() || life_.said_goodbye()) return;
   const wire::PathClosed closed{path.id(), path.last_number()};
-  path.on_settled();
+  path.on_close_told();
   send_credit_.write_off(lost);
   record(
       [](wire::Writer& writer, const void* what) {
@@ -247,7 +247,7 @@ void Session::settle(Path& path, std::uint32_t lost) {
 }
 
 void Session::on_path_closed(const wire::PathClosed& closed) {
-  paths_.settle(closed.path, closed.last);
+  paths_.close_up_to(closed.path, closed.last);
   credit_.on_received(paths_.received());
   refresh_credit();
 }

@@ -112,8 +112,8 @@ void Session::on_tick() {
   next_tick_ = now + interval;
   for (const auto& path : paths_) path->forget_lost();
   tell_paths();
-  const bool never_met = !established() && now - called_at_ > peer_timeout_;
-  if (never_met && credit_.is_open()) credit_.take_back();
+  const bool never_answered = !established() && now - called_at_ > peer_timeout_;
+  if (never_answered && credit_.is_open()) credit_.take_back();
   if (life_.peer_left() || !awaits_something()) {
     silence_base_ = now;
     trim();
@@ -144,7 +144,7 @@ bool Session::awaits_something() const {
 }
 
 // Nothing is under way, or remembered, that time would change: what a peer has been granted that
-// may have died before it was met comes back.
+// may have died before it answered comes back.
 bool Session::may_rest() const {
   if (life_.peer_left()) return true;
   if (busy() || (!established() && credit_.is_open())) return false;

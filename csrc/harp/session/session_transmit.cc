@@ -42,7 +42,7 @@ Session::Turn Session::transmit(std::size_t budget) {
 Session::Sent Session::transmit_small(Path& path) {
   Sent sent = path.send_tokens();
   if (!path.is_live()) {
-    settle(path, path.in_flight());
+    give_back_credit(path, path.in_flight());
     return sent;
   }
   while (sent != Sent::kNicFull && (sent = path.send_mtu_probe()) == Sent::kYes) {

@@ -63,7 +63,7 @@ void StrayPackets::on_reset(const wire::Packet& parsed, const RxPacket& packet) 
 }
 
 // Nothing shows who has sent such a packet. So it is only named, should nobody answer from just
-// that address; the versions of ranks are compared when they meet.
+// that address; the versions of ranks are compared at the rendezvous.
 void StrayPackets::on_other_version(const RxPacket& packet) {
   const std::uint8_t version = wire::peek_version(packet.data);
   if (version == 0) {

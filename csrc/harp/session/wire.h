@@ -252,7 +252,7 @@ struct PathOpen {
 static_assert(sizeof(PathOpen) == 20);
 struct PathClosed {
   PathId path;
-  std::uint64_t last;  // number of the last packet sent on it, so that its credit is settled
+  std::uint64_t last;  // number of the last packet sent on it, so that its credit is given back
 };
 // The sender wishes a path to be moved: to other ports, since it is slow where it is; or back to
 // those before.

@@ -333,7 +333,7 @@ TEST(Handshake, ANewSessionIsNeverBoundToOneThatIsAboutToEnd) {
       [&] { bound |= cluster[0].session(1)->established(); });
   EXPECT_EQ(doomed.received.status.code(), Code::kPeerLost);
   EXPECT_FALSE(bound);
-  // Once what was lost is forgotten there too, they meet.
+  // Once what was lost is forgotten there too, they connect.
   cluster[1].drop(0);
   exchange(cluster, 21);
   EXPECT_TRUE(are_one_pair(cluster));

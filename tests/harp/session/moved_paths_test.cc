@@ -79,12 +79,12 @@ TEST(MovedPaths, TwoThatCrossOneLinkPart) {
     last.push_back(after);
     EXPECT_EQ(hosts.left(), 0u) << "a path that is merely slow was left";
   }
-  const std::size_t met = last.size();
-  ASSERT_TRUE(led > 0 && static_cast<std::size_t>(led) < met)
-      << "of " << met << " seeds the sender leads in " << led;
+  const std::size_t seeds = last.size();
+  ASSERT_TRUE(led > 0 && static_cast<std::size_t>(led) < seeds)
+      << "of " << seeds << " seeds the sender leads in " << led;
   EXPECT_GE(median(last), 1.8);
   const auto apart = std::ranges::count_if(last, [](double links) { return links >= 1.8; });
-  EXPECT_GE(static_cast<std::size_t>(apart), met - met / 4);
+  EXPECT_GE(static_cast<std::size_t>(apart), seeds - seeds / 4);
 }
 
 // Moves that would make them cross one link are taken back.

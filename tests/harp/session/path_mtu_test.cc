@@ -12,7 +12,7 @@ constexpr Duration kWait = 5 * kMillisecond;
 
 // A path that carries `mtu` bytes: sends what the machine asks for, answers what fits, and lets
 // time pass until the search is over. Returns how many probes that took.
-int settle(PathMtu& path, std::size_t mtu, Time& now, bool answers = true) {
+int search_to_end(PathMtu& path, std::size_t mtu, Time& now, bool answers = true) {
   int probes = 0;
   for (;;) {
     std::set<std::size_t> arrived;
@@ -70,7 +70,7 @@ TEST(PathMtu, FindsTheLargestUsualSizeThatAPathCarries) {
     PathMtu path;
     Time now = 0;
     path.open(8972, now);
-    settle(path, mtu, now);
+    search_to_end(path, mtu, now);
     EXPECT_EQ(path.size(), found) << mtu;
     EXPECT_LT(now, 100 * kMillisecond);
   }
@@ -80,7 +80,7 @@ TEST(PathMtu, AnUnusualLimitOfTheEndsIsACandidateItself) {
   PathMtu path;
   Time now = 0;
   path.open(3000, now);
-  settle(path, 3000, now);
+  search_to_end(path, 3000, now);
   EXPECT_EQ(path.size(), 3000u);
 }
 
@@ -102,7 +102,7 @@ TEST(PathMtu, OneLostProbeDoesNotDecide) {
   now = path.deadline();
   path.on_timer(now);
   EXPECT_NE(path.next_probe(), 0u);
-  settle(path, 1472, now);
+  search_to_end(path, 1472, now);
   EXPECT_EQ(path.size(), 1472u);
 }
 
@@ -114,7 +114,7 @@ TEST(PathMtu, ABlackHoleIsSuspectedAndLeftForTheLargestSizeThatPasses) {
   ASSERT_TRUE(path.in_doubt());
   EXPECT_EQ(path.usable(), kBase);
   const Time suspected = now;
-  settle(path, 1472, now);
+  search_to_end(path, 1472, now);
   EXPECT_FALSE(path.in_doubt());
   EXPECT_EQ(path.usable(), 1472u);
   EXPECT_LT(now - suspected, 200 * kMillisecond);
@@ -158,7 +158,7 @@ TEST(PathMtu, AFalseAlarmChangesNothingAndIsNotRaisedAgainAtOnce) {
   Time& now = proven.now;
   lose(path, 1472, 3, now);
   ASSERT_TRUE(path.in_doubt());
-  settle(path, 1472, now);
+  search_to_end(path, 1472, now);
   EXPECT_EQ(path.usable(), 1472u);
   lose(path, 1472, 10, now);
   EXPECT_FALSE(path.in_doubt());
@@ -173,13 +173,13 @@ TEST(PathMtu, SilenceIsNoBlackHole) {
   Time& now = proven.now;
   lose(path, 8960, 3, now);
   for (int i = 0; i < 20; ++i) {
-    settle(path, 0, now, /*answers=*/false);
+    search_to_end(path, 0, now, /*answers=*/false);
     now = path.deadline();
     path.on_timer(now);
   }
   EXPECT_TRUE(path.in_doubt());
   EXPECT_EQ(path.size(), 8972u);
-  settle(path, 8972, now);
+  search_to_end(path, 8972, now);
   EXPECT_EQ(path.usable(), 8972u);
 }
 
@@ -202,7 +202,7 @@ TEST(PathMtu, SilenceIsAskedAboutEverMoreRarely) {
   EXPECT_LT(rounds, 40);
   EXPECT_GT(rounds, 10) << "it goes on";
   const Time back = now;
-  settle(path, 1472, now);
+  search_to_end(path, 1472, now);
   EXPECT_EQ(path.usable(), 1472u);
   EXPECT_LT(now - back, kSecond);
 }
@@ -212,7 +212,7 @@ TEST(PathMtu, GrowthIsLookedForAfterTenSecondsThenEverMoreRarely) {
   PathMtu& path = proven.path;
   Time& now = proven.now;
   lose(path, 8960, 3, now);
-  settle(path, 1472, now);
+  search_to_end(path, 1472, now);
   Time last = now;
   Duration before = 0;
   for (int i = 0; i < 12; ++i) {
@@ -224,14 +224,14 @@ TEST(PathMtu, GrowthIsLookedForAfterTenSecondsThenEverMoreRarely) {
     EXPECT_GE(interval, i == 0 ? 9 * kSecond : before);
     EXPECT_LE(interval, PathMtu::kLastGrowth + 2 * kSecond);
     before = interval - 2 * kSecond;
-    settle(path, 1472, now);
+    search_to_end(path, 1472, now);
     EXPECT_EQ(path.usable(), 1472u);
     last = now;
   }
   EXPECT_GE(before, PathMtu::kLastGrowth - 4 * kSecond);
   now += 2 * PathMtu::kLastGrowth;
   path.on_traffic(now);
-  settle(path, 8972, now);
+  search_to_end(path, 8972, now);
   EXPECT_EQ(path.usable(), 8972u);
 }
 
@@ -239,7 +239,7 @@ TEST(PathMtu, AnIdlePathIsNotProbed) {
   PathMtu path;
   Time now = 0;
   path.open(8972, now);
-  settle(path, 1472, now);
+  search_to_end(path, 1472, now);
   EXPECT_EQ(path.deadline(), kNever);
   EXPECT_EQ(path.next_probe(), 0u);
 }
@@ -250,7 +250,7 @@ TEST(PathMtu, APathThatLeadsElsewhereIsAskedAgain) {
   Time& now = proven.now;
   path.doubt(now);
   EXPECT_EQ(path.usable(), kBase);
-  settle(path, 4052, now);
+  search_to_end(path, 4052, now);
   EXPECT_EQ(path.usable(), 4052u);
 }
 

@@ -1,2 +1,2 @@
 # Nobody tells the peer what was lost with a path.
-s/if (path[.]settled() == path[.]last_number() || /if (true || /
+s/if (path[.]closed_up_to() == path[.]last_number() || /if (true || /
