@@ -22,7 +22,7 @@ namespace taco::harp::perf {
 namespace {
 
 // The same ranks, by files of other names.
-RankSettings second_meeting(RankSettings settings) {
+RankSettings for_second_exchange(RankSettings settings) {
   settings.files += ".start";
   return settings;
 }
@@ -41,7 +41,8 @@ double processor_seconds() {
 }
 
 // Everybody writes a file of their own and waits for the others'.
-std::vector<std::string> meet(const RankSettings& settings, int rank, const std::string& own) {
+std::vector<std::string> exchange_by_files(const RankSettings& settings, int rank,
+                                           const std::string& own) {
   const std::string mine = settings.files + "." + std::to_string(rank);
   if (!write_file(mine, own)) {
     fprintf(stderr, "harp-perf: %s cannot be written: %s\n", mine.c_str(), strerror(errno));
@@ -98,8 +99,8 @@ class Perf {
   // The first message of the session, from the call that sends it until it has been received. Both
   // processes are on one machine: its time travels in the message.
   void first() {
-    const auto begins = meet(second_meeting(settings_), rank_,
-                             std::to_string(monotonic_now() + 100 * kMillisecond));
+    const auto begins = exchange_by_files(for_second_exchange(settings_), rank_,
+                                          std::to_string(monotonic_now() + 100 * kMillisecond));
     const Time begin = std::stoll(begins[0]) + (rank_ == 0 ? 0 : settings_.first_us * kMicrosecond);
     while (monotonic_now() < begin) usleep(50);
     Time sent = monotonic_now();
@@ -223,7 +224,7 @@ int run(const RankSettings& settings, int rank) {
   if (settings.transport == "shm") options->transport = StackOptions::Force::kShm;
   auto stack = Stack::acquire(*options);
   check(stack.status(), "stack");
-  const auto addresses = meet(settings, rank, stack.value()->address());
+  const auto addresses = exchange_by_files(settings, rank, stack.value()->address());
   std::vector<PeerId> peers(addresses.size());
   for (int other = 0; other < settings.ranks; ++other) {
     if (other == rank) continue;
@@ -269,7 +270,7 @@ int run_all(RankSettings settings) {
     failures += status != 0;
   }
   for (int rank = 0; rank < settings.ranks; ++rank) {
-    for (const std::string& files : {settings.files, second_meeting(settings).files}) {
+    for (const std::string& files : {settings.files, for_second_exchange(settings).files}) {
       unlink((files + "." + std::to_string(rank)).c_str());
     }
   }

@@ -63,7 +63,7 @@ struct End {
 };
 using Ends = std::vector<End>;  // by engine
 
-Status meet_peer(Connection& connection, End& end) {
+Status exchange_addresses(Connection& connection, End& end) {
   TACO_RETURN_IF_ERROR(connection.send_line("address " + hex_text(end.stack->address())));
   auto said = connection.expect("address");
   if (!said.ok()) return said.status();
@@ -85,7 +85,7 @@ Status agree_on_engines(Connection& connection, int engines) {
                  " on the other side: say --engines, which holds for both");
 }
 
-Result<Ends> meet_by(Connection& connection) {
+Result<Ends> connect_engines(Connection& connection) {
   auto options = StackOptions::from_env();
   if (!options.ok()) return options.status();
   options->master = connection.other_host();
@@ -95,7 +95,7 @@ Result<Ends> meet_by(Connection& connection) {
     auto stack = Stack::acquire(*options);
     if (!stack.ok()) return stack.status();
     ends.emplace_back(std::move(stack).value());
-    TACO_RETURN_IF_ERROR(meet_peer(connection, ends.back()));
+    TACO_RETURN_IF_ERROR(exchange_addresses(connection, ends.back()));
   }
   return ends;
 }
@@ -160,7 +160,7 @@ Status serve_jobs(Connection& connection, Ways& ways) {
 Status serve_session(Connection& connection) {
   TACO_RETURN_IF_ERROR(greet(connection, false));
   TACO_RETURN_IF_ERROR(take_settings(connection));
-  auto ends = meet_by(connection);
+  auto ends = connect_engines(connection);
   if (!ends.ok()) return ends.status();
   Ways ways(connection, ends.value());
   return serve_jobs(connection, ways);
@@ -201,7 +201,7 @@ Result<Findings> measure(Connection connection, const std::vector<Setting>& sett
     TACO_RETURN_IF_ERROR(connection.send_line("set " + text));
   }
   TACO_RETURN_IF_ERROR(connection.send_line("settled"));
-  auto ends = meet_by(connection);
+  auto ends = connect_engines(connection);
   if (!ends.ok()) return ends.status();
   Ways ways(connection, ends.value());
   Findings findings;

@@ -17,17 +17,17 @@ Status WakeAlarm::start() {
 }
 
 void WakeAlarm::set(Duration time) {
-  settle(time);
+  set_timer(time);
   is_set_ = true;
 }
 
 void WakeAlarm::clear() {
   if (!is_set_) return;
-  settle(0);
+  set_timer(0);
   is_set_ = false;
 }
 
-void WakeAlarm::settle(Duration time) {
+void WakeAlarm::set_timer(Duration time) {
   const itimerspec spec{{0, 0}, {time / kSecond, time % kSecond}};
   timerfd_settime(timer_.get(), 0, &spec, nullptr);
 }

@@ -20,7 +20,7 @@ class WakeAlarm {
   void clear();             // it does not, and its descriptor is not readable any more
 
  private:
-  void settle(Duration time);
+  void set_timer(Duration time);
 
   OwnFd timer_;
   bool is_set_ = false;
