@@ -32,8 +32,8 @@ struct PeerLoss {
   int rank = -1;
   std::string address;
   double last_heard_s = -1;  // seconds between the last packet and the verdict; -1: never heard
-  // The peer was never met and listens no more: it may have died, or have left in good order and
-  // found nobody to say goodbye to.
+  // The peer was never reached and listens no more: it may have died, or have left in good order
+  // and found nobody to say goodbye to.
   bool may_have_left = false;
   bool has_left = false;  // in good order, by a goodbye
 };

@@ -25,7 +25,7 @@ struct CancelSend {
 struct CancelOffer {
   MessageKey key;
 };
-// An eager message, or a mismatch, met this receive first: forget the want.
+// An eager message matched this receive first, or a mismatch ended it: forget the want.
 struct VoidWant {
   MessageKey key;
   SlotId slot;
@@ -38,7 +38,7 @@ struct Solicit {
 struct VoidSolicit {
   MessageKey key;
 };
-// Reports how many eager messages, and bytes, of the group have met their receives since the last
+// Reports how many eager messages, and bytes, of the group have matched receives since the last
 // report.
 struct EagerConsumed {
   std::uint64_t group = 0;

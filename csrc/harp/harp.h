@@ -7,9 +7,9 @@
 //   endpoint->send(*peer, kChannel, data, bytes).wait();  // receive() is its counterpart
 //
 // The messages of one channel between two processes are numbered on either side: the n-th send
-// meets the n-th receive, whichever is posted first, and channels do not wait for each other. After
-// a transfer that failed or was cancelled the two sides of its channel may count differently: go
-// on with another channel.
+// is matched with the n-th receive, whichever is posted first, and channels do not wait for each
+// other. After a transfer that failed or was cancelled the two sides of its channel may count
+// differently: go on with another channel.
 //
 // Where only one side can be told of the other, that one dials the other's ticket (Listener); then
 // both are connected, and given a channel. Programs choose channels below kFirstGivenChannel.

@@ -148,8 +148,8 @@ class Observer {
   // under that key.
   virtual void on_unmatched_st(PeerId peer, const MessageKey& key, std::uint64_t signature,
                                bool is_send) = 0;
-  // A send met a receive of the same key with another signature. The local request completes with
-  // kMismatch after this call; no byte has moved.
+  // A send and a receive of the same key have different signatures. The local request completes
+  // with kMismatch after this call; no byte has moved.
   virtual void on_mismatch_st(PeerId peer, const MessageKey& key, std::uint64_t ours,
                               std::uint64_t theirs) = 0;
   // Open requests with this peer have already been completed with the same status.
@@ -189,7 +189,7 @@ class Transport {
   virtual void notify_st(PeerId peer, std::span<const std::byte> bytes) = 0;
   // Is nothing under way with the peer: whatever was sent to it has arrived there, and no
   // completion waits here?
-  virtual bool is_settled_st(PeerId peer) const = 0;
+  virtual bool is_idle_st(PeerId peer) const = 0;
 
   virtual Time now_st() const = 0;                       // the loop's time: read once a turn
   virtual void arm_st(Timer& timer, Time deadline) = 0;  // re-arming moves it
@@ -199,7 +199,8 @@ class Transport {
   virtual bool is_local_st(PeerId peer) const = 0;
 
   // Why nothing more can be exchanged with the peer, as the observer was told, or ok: for whoever
-  // comes to need it later than that. One that was lost while nobody needed it may be met anew.
+  // comes to need it later than that. One that was lost while nobody needed it may be connected
+  // anew.
   virtual Status loss_st(PeerId peer) const = 0;
 };
 

@@ -154,7 +154,7 @@ void LoopbackStack::notify_st(PeerId peer, std::span<const std::byte> bytes) {
   other(to).wake_.notify_one();
 }
 
-bool LoopbackStack::is_settled_st(PeerId peer) const {
+bool LoopbackStack::is_idle_st(PeerId peer) const {
   check();
   std::lock_guard lock(net_->mutex);
   return incoming(net_->process_of(peer)).ready.empty() &&
@@ -266,7 +266,7 @@ void LoopbackStack::handle(std::unique_lock<std::mutex>& lock, int from, const E
       return match_locked(from, self_, event.key);
   } else if (event.type == Event::kWant) {
     auto found = outgoing(from).entries.find(event.key);
-    if (found == outgoing(from).entries.end()) return;  // it has met its message already
+    if (found == outgoing(from).entries.end()) return;  // it has been matched already
     const Entry& entry = found->second;
     if (entry.send != nullptr || entry.has_eager || entry.recv == nullptr) return;
   } else if (event.type == Event::kMismatch) {

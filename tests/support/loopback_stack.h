@@ -39,15 +39,15 @@ class LoopbackNetwork {
 
   // Any thread. Everyone loses `process`, and it loses everyone, as if its host had gone dark.
   void kill(int process);
-  // As kill(), but of a process that nobody has met: for all they know it may have left.
+  // As kill(), but of a process that nobody has heard from: for all they know it may have left.
   void miss(int process);
   // The two lose each other; the rest of the network goes on.
   void cut(int a, int b);
-  // The two meet anew.
+  // The two are connected anew.
   void mend(int a, int b);
   // From now on nothing from `from` reaches `to`, and neither is told.
   void silence(int from, int to);
-  // While held, messages from `from` that have met their receives in `to` are not delivered there;
+  // While held, messages from `from` that have matched receives in `to` are not delivered there;
   // notices are.
   void hold(int from, int to, bool held);
   // The engine of `process` stops turning for `duration`.

@@ -143,7 +143,7 @@ class LoopbackStack final : public harp::Stack, public harp::Engine, public harp
   void solicit_st(PeerId peer, const MessageKey& key) override;
   void forget_group_st(std::uint64_t group) override;
   void notify_st(PeerId peer, std::span<const std::byte> bytes) override;
-  bool is_settled_st(PeerId peer) const override;
+  bool is_idle_st(PeerId peer) const override;
   Time now_st() const override { return now_; }
   void arm_st(harp::Timer& timer, Time deadline) override;
   void disarm_st(harp::Timer& timer) override;

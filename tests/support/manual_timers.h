@@ -47,7 +47,7 @@ class ManualTimers final : public harp::Transport {
   void notify_st(harp::PeerId, std::span<const std::byte>) override { std::abort(); }
   bool is_local_st(harp::PeerId) const override { std::abort(); }
   Status loss_st(harp::PeerId) const override { std::abort(); }
-  bool is_settled_st(harp::PeerId) const override { std::abort(); }
+  bool is_idle_st(harp::PeerId) const override { std::abort(); }
 
  private:
   harp::Timer* earliest() const {

@@ -238,7 +238,7 @@ void EngineLoop::notify_st(PeerId id, std::span<const std::byte> bytes) {
   peer->matcher.notify(bytes);
 }
 
-bool EngineLoop::is_settled_st(PeerId id) const {
+bool EngineLoop::is_idle_st(PeerId id) const {
   const Peer* peer = peer_of(id);
   if (matching_.completions.concerns(id)) return false;
   return peer == nullptr || peer->link == nullptr || !peer->link->busy();

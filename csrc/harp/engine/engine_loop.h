@@ -114,7 +114,7 @@ class EngineLoop final : public Transport,
   void solicit_st(PeerId peer, const MessageKey& key) override;
   void forget_group_st(std::uint64_t group) override;
   void notify_st(PeerId peer, std::span<const std::byte> bytes) override;
-  bool is_settled_st(PeerId peer) const override;
+  bool is_idle_st(PeerId peer) const override;
   Time now_st() const override {
     assert_owner();
     return now();

@@ -65,8 +65,8 @@ Time EngineLoop::examine_idle(Peer& peer, Time now) {
     return peer.matcher.left() && !heard_out ? now + kSoon : 0;
   }
   if (peer.reach == Reach::kMemory) {
-    const bool met = peer.shm->is_connected();
-    return met || now - peer.idle_since < kTimeouts * options_.peer_timeout ? now + kLook : 0;
+    const bool connected = peer.shm->is_connected();
+    return connected || now - peer.idle_since < kTimeouts * options_.peer_timeout ? now + kLook : 0;
   }
   Session& session = *peer.session;
   if (session.ended()) return 0;

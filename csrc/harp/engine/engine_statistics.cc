@@ -77,8 +77,8 @@ void add_path(statistics::Row& row, const Path& path, const Endpoint& local) {
 
 statistics::Standing standing_of_link(const Peer& peer) {
   if (peer.matcher.lost()) return statistics::Standing::kEnded;
-  const bool met = peer.shm == nullptr || peer.shm->is_connected();
-  return met ? statistics::Standing::kLive : statistics::Standing::kCalling;
+  const bool connected = peer.shm == nullptr || peer.shm->is_connected();
+  return connected ? statistics::Standing::kLive : statistics::Standing::kCalling;
 }
 
 }  // namespace

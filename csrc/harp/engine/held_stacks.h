@@ -13,7 +13,7 @@
 
 namespace taco::harp {
 
-// A user: a rank of a group, from before it meets the others. `group` is what the program calls it.
+// A user: a rank of a group, from before their rendezvous. `group` is what the program calls it.
 struct Member {
   std::string group;
   int world = 1;

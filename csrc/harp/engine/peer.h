@@ -29,7 +29,8 @@ namespace taco::harp {
 
 class EngineLoop;
 
-// How a peer is reached: it is this very process, shares this host's memory, or is met by packets.
+// How a peer is reached: it is this very process, shares this host's memory, or is reached by
+// packets.
 enum class Reach : std::uint8_t { kSelf, kMemory, kNetwork };
 
 // The facts from which a peer is made.

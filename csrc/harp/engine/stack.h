@@ -97,7 +97,8 @@ struct StackStats {
   std::uint64_t sessions = 0, shm_links = 0;
   std::uint64_t peers = 0;               // known, needed or not
   std::uint64_t credit_outstanding = 0;  // bytes that all peers together may send unasked
-  // At this moment: what peers have sent, offered, asked for or blocked that no request here meets.
+  // At this moment: what peers have sent, offered, asked for or blocked that matches no request
+  // here.
   std::uint64_t unmatched = 0;
   // The largest datagram that is known to reach every peer in contact over the network; 0: none is.
   std::uint64_t path_bytes = 0;

@@ -299,7 +299,7 @@ Result<PeerPlan> StackCore::plan_for(Address address) const {
                       "in another network namespace, or does not use shared memory");
   }
   if (far) {
-    // Equal identities whose memory does not meet are two hosts (copies of one virtual machine, or
+    // Equal identities that share no memory are two hosts (copies of one virtual machine, or
     // one TACO_HOST_ID for both): loopback would lead nowhere.
     const bool denied = shm_ != nullptr && address.has_shm;
     const bool same_host = address.host_id == own_.host_id && !denied;

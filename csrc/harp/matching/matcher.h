@@ -45,7 +45,7 @@ class Matcher final : public LinkEvents {
 
   // Before any other call. The link outlives the matcher's use of it.
   void attach(Link& link) { link_ = &link; }
-  // The peer has forgotten all that was between us, and is met anew by another link. Only while
+  // The peer has forgotten all that was between us, and is reached anew by another link. Only while
   // nothing waits for it. What it had sent whole may still be received.
   void begin_anew(Link& link);
   // Does a request, or an answer that the observer hears, wait for the peer?

@@ -38,7 +38,7 @@ bool Matcher::within_quota(const Group& group, std::size_t bytes) const {
          group.unconsumed_bytes + bytes <= kEagerQuotaBytes;
 }
 
-// An eager message of this group has met its receive.
+// An eager message of this group has matched a receive.
 void Matcher::consumed(std::uint64_t id, std::size_t bytes) {
   if (lost()) return;
   Group& group = group_of(id);

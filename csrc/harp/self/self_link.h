@@ -1,5 +1,5 @@
 // The link of a process to itself: what one part of a program sends to another under one Stack (a
-// plugin's send and receive communicators that meet in one process, say). Nothing is serialised and
+// plugin's send and receive communicators of one process, say). Nothing is serialised and
 // nothing staged: a message goes straight from the send's memory into the receive's sink, long ones
 // piece by piece, so that everything else of the engine gets its turn. The link lives as long as
 // its engine.

@@ -50,7 +50,7 @@ constexpr std::array<CounterText, kCounters> kCounterTexts = {{
     {Counter::kPaths, "paths", nullptr, true, "Paths that are live."},
     {Counter::kShmLinks, "shm_links", nullptr, true, "Peers connected by shared memory."},
     {Counter::kUnmatched, "unmatched", nullptr, true,
-     "Messages and offers of peers that no request meets."},
+     "Messages and offers of peers that match no request."},
     {Counter::kCreditOutstanding, "credit_bytes", nullptr, true,
      "Bytes that all peers together may send unasked."},
 }};

@@ -88,7 +88,7 @@ void Group::answer_query_st(int rank, const Notice& query) {
   if (started) answer.asked_signature = arrivals_.signature_of(asked).value_or(0);
   // An answer may overtake what was sent before it, and accuses us of not having sent it.
   answer.done = started && has_drained_st(asked) &&
-                stack_->engine().transport().is_settled_st(options_.peers[rank]);
+                stack_->engine().transport().is_idle_st(options_.peers[rank]);
   answer.code = failed_st_ ? failure_.code() : Code::kOk;
   tell_st(rank, answer);
 }
@@ -108,7 +108,7 @@ void Group::check_answer_st(int rank, const Notice& answer) {
                         answer.asked_signature, operation->signature});
   }
   // The data may have come too, its completion still queued. A rank that waits on will ask again.
-  if (!stack_->engine().transport().is_settled_st(options_.peers[rank])) return;
+  if (!stack_->engine().transport().is_idle_st(options_.peers[rank])) return;
   const std::vector<int> waiting = operation->execution->waiting_for();
   if (!answer.done || !std::binary_search(waiting.begin(), waiting.end(), rank)) return;
   fail_st(Status(Code::kMismatch, operation->describe() + ": " + describe_rank(rank) +

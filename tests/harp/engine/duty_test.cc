@@ -47,7 +47,7 @@ class NoTransport final : public Transport {
   void solicit_st(PeerId, const MessageKey&) override { std::abort(); }
   void forget_group_st(std::uint64_t) override { std::abort(); }
   void notify_st(PeerId, std::span<const std::byte>) override { std::abort(); }
-  bool is_settled_st(PeerId) const override { std::abort(); }
+  bool is_idle_st(PeerId) const override { std::abort(); }
   Time now_st() const override { std::abort(); }
   void arm_st(Timer&, Time) override { std::abort(); }
   void disarm_st(Timer&) override { std::abort(); }

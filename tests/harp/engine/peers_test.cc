@@ -349,7 +349,7 @@ TEST(PeersTest, one_that_was_forgotten_there_is_met_anew_and_nobody_here_is_told
 }
 
 // A small message that has been sent counts as done, though its packet may have been lost.
-TEST(PeersTest, what_has_not_arrived_there_is_not_settled) {
+TEST(PeersTest, a_peer_is_not_idle_before_all_has_arrived_there) {
   const auto here = make_stack(Force::kUdp), there = make_stack(Force::kUdp);
   std::atomic<bool> cut{false};
   taco::testing::Relay relay(here->address(), there->address(),
@@ -357,24 +357,24 @@ TEST(PeersTest, what_has_not_arrived_there_is_not_settled) {
   const PeerId it = here->add_peer(relay.address_for(0)).value();
   const PeerId me = there->add_peer(relay.address_for(1)).value();
   ASSERT_TRUE(greet(*here, it, *there, me, 1).ok());
-  const auto settled = [&] {
+  const auto idle = [&] {
     bool is = false;
     EXPECT_TRUE(call_on_engine(
-        here->engine(), [&](Transport& transport) { is = transport.is_settled_st(it); },
+        here->engine(), [&](Transport& transport) { is = transport.is_idle_st(it); },
         monotonic_now() + 30 * kSecond));
     return is;
   };
-  EXPECT_TRUE(eventually(settled));
+  EXPECT_TRUE(eventually(idle));
   cut.store(true);
   std::uint64_t out = 5, in = 0;
   Exchange sends(*here);
   ASSERT_TRUE(sends.send(it, {1, 2}, &out, 8).run(20 * kSecond).ok());
-  EXPECT_FALSE(settled());
+  EXPECT_FALSE(idle());
   cut.store(false);
   Exchange receives(*there);
   ASSERT_TRUE(receives.recv(me, {1, 2}, Sink::place(&in), 8).run(20 * kSecond).ok());
   EXPECT_EQ(in, out);
-  EXPECT_TRUE(eventually(settled));
+  EXPECT_TRUE(eventually(idle));
   here->close();
   there->close();
 }

@@ -101,13 +101,13 @@ std::vector<Variable> variables_of(const std::string& file) {
 }
 
 TEST(SharedLines, HoldNoVariableThatIsWrittenWhileMessagesTravel) {
-  std::set<std::string_view> met;
+  std::set<std::string_view> found;
   std::istringstream libraries(TACO_LIBRARIES);
   std::size_t read = 0;
   for (std::string library; libraries >> library; ++read) {
     for (const Variable& variable : variables_of(library)) {
       const auto known = std::ranges::find(kKnown, variable.name, &Known::name);
-      if (known != kKnown.end()) met.insert(known->name);
+      if (known != kKnown.end()) found.insert(known->name);
       EXPECT_NE(known, kKnown.end())
           << variable.name << " in " << variable.section << " of " << library
           << ": engines share it. Give each its own; or, if it is not written while messages "
@@ -115,7 +115,8 @@ TEST(SharedLines, HoldNoVariableThatIsWrittenWhileMessagesTravel) {
     }
   }
   EXPECT_EQ(read, 3u) << TACO_LIBRARIES;
-  for (const Known& each : kKnown) EXPECT_TRUE(met.contains(each.name)) << "no more " << each.name;
+  for (const Known& each : kKnown)
+    EXPECT_TRUE(found.contains(each.name)) << "no more " << each.name;
 }
 
 TEST(SharedLines, AreFoundInASymbolTable) {

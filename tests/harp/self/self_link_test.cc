@@ -50,7 +50,7 @@ class SelfLinkTest : public RequestsTest {
     host_.completions.run(&notes_);
     return worked;
   }
-  int settle() {  // turns until nothing happens any more
+  int run_until_idle() {  // turns until nothing happens any more
     int turns = 0;
     while (turn()) ++turns;
     host_.completions.run(&notes_);
@@ -72,13 +72,13 @@ class SelfLinkTest : public RequestsTest {
     const std::uint64_t tag = bytes * 2 + (receive_first ? 1 : 0);
     std::fill(target_.begin(), target_.end(), std::byte{0});
     RecvRequest* in = receive_first ? &recv(tag, most) : nullptr;
-    if (in != nullptr) settle();
+    if (in != nullptr) run_until_idle();
     SendRequest& out = send(tag, bytes);
     if (in == nullptr) {
-      settle();
+      run_until_idle();
       in = &recv(tag, most);
     }
-    settle();
+    run_until_idle();
     expect_done(out);
     expect_done(*in);
     expect_arrived(*in, bytes);
@@ -109,7 +109,7 @@ TEST_F(SelfLinkTest, nothing_happens_inside_the_call_that_asks_for_it) {
   SendRequest& out = send(1, 100);
   EXPECT_EQ(outcome(out).calls + outcome(in).calls, 0);
   EXPECT_TRUE(link_.busy());
-  settle();
+  run_until_idle();
   expect_done(out);
   expect_done(in);
 }
@@ -126,7 +126,7 @@ TEST_F(SelfLinkTest, a_long_message_gives_way_to_others_between_its_pieces) {
   turn();
   expect_done(short_in);
   EXPECT_EQ(outcome(long_in).calls, 0);
-  settle();
+  run_until_idle();
   expect_done(long_out);
   expect_arrived(long_in, kLong);
 }
@@ -141,7 +141,7 @@ TEST_F(SelfLinkTest, long_messages_share_the_turns) {
   for (int i = 0; i < 6; ++i) turn();
   EXPECT_EQ(target_[0], data_[0]);
   EXPECT_EQ(second[1], data_[1]);
-  settle();
+  run_until_idle();
   EXPECT_EQ(second, data_);
   EXPECT_EQ(target_, data_);
 }
@@ -149,10 +149,10 @@ TEST_F(SelfLinkTest, long_messages_share_the_turns) {
 TEST_F(SelfLinkTest, many_more_messages_than_may_lie_unmatched_all_arrive) {
   constexpr int kMany = 3 * kEagerQuotaMessages;
   for (int i = 0; i < kMany; ++i) send(100 + i, 64);
-  settle();
+  run_until_idle();
   EXPECT_LE(matcher_.unmatched(), kEagerQuotaMessages);
   for (int i = kMany - 1; i >= 0; --i) recv(100 + i, 64);
-  settle();
+  run_until_idle();
   for (SendRequest& out : sends_) expect_done(out);
   for (RecvRequest& in : recvs_) expect_arrived(in, 64);
 }
@@ -171,10 +171,10 @@ TEST_F(SelfLinkTest, a_cancelled_request_ends_and_the_other_side_hears_of_it) {
       } else {
         matcher_.cancel(in, why);
       }
-      settle();
+      run_until_idle();
       if (cancel_send && outcome(in).calls == 0) matcher_.cancel(in, why);
       if (!cancel_send && outcome(out).calls == 0) matcher_.cancel(out, why);
-      settle();
+      run_until_idle();
       EXPECT_EQ(outcome(in).calls, 1);
       EXPECT_EQ(outcome(out).calls, 1);
       EXPECT_EQ((cancel_send ? outcome(out) : outcome(in)).status.code(), Code::kTimeout);
@@ -188,13 +188,13 @@ TEST_F(SelfLinkTest, whoever_hears_of_a_message_may_withdraw_it_there_and_then) 
   SendRequest& first = send(1, 8);
   notes_.to_cancel = &first;
   SendRequest& second = send(2, 8);
-  settle();
+  run_until_idle();
   expect_done(first, Code::kAborted);
   expect_done(second);
   SendRequest& third = send(3, 8);
   SendRequest& fourth = send(4, 8);
   notes_.to_cancel = &fourth;
-  settle();
+  run_until_idle();
   expect_done(third);
   expect_done(fourth, Code::kAborted);
   EXPECT_FALSE(matcher_.has_unmatched({9, 4})) << "it was withdrawn before its turn";
@@ -205,12 +205,12 @@ TEST_F(SelfLinkTest, requests_that_differ_fail_on_both_sides_and_nothing_is_writ
     SCOPED_TRACE(bytes);
     RecvRequest& other = recv(bytes, bytes, 2);
     SendRequest& out = send(bytes, bytes, 1);
-    settle();
+    run_until_idle();
     expect_done(other, Code::kMismatch);
     if (bytes == kLong) expect_done(out, Code::kMismatch);
     RecvRequest& small = recv(bytes + 1, bytes / 2);
     send(bytes + 1, bytes);
-    settle();
+    run_until_idle();
     expect_done(small, Code::kMismatch);
   }
   EXPECT_GE(notes_.mismatches, 2);
@@ -223,19 +223,19 @@ TEST_F(SelfLinkTest, notices_come_in_order_and_unmatched_messages_are_told) {
   }
   send(5, 8);
   send(6, kLong);
-  settle();
+  run_until_idle();
   EXPECT_EQ(notes_.notices, (std::vector<std::string>{"one", "two", "three"}));
   EXPECT_EQ(notes_.unmatched, (std::vector<std::pair<std::uint64_t, bool>>{{5, true}, {6, true}}));
 }
 
 TEST_F(SelfLinkTest, a_solicited_message_offers_itself) {
   matcher_.solicit({9, 7});
-  settle();
+  run_until_idle();
   SendRequest& out = send(7, 8);
-  settle();
+  run_until_idle();
   EXPECT_TRUE(matcher_.has_unmatched({9, 7}));
   RecvRequest& in = recv(7, 8);
-  settle();
+  run_until_idle();
   expect_done(out);
   expect_arrived(in, 8);
 }
@@ -247,7 +247,7 @@ TEST_F(SelfLinkTest, the_end_of_the_engine_ends_what_is_open) {
   turn();
   turn();
   matcher_.on_lost(Status(Code::kAborted, "the transport was closed"));
-  settle();
+  run_until_idle();
   expect_done(in, Code::kAborted);
   expect_done(out, Code::kAborted);
   expect_done(alone, Code::kAborted);

@@ -25,7 +25,7 @@ class SlowTransport final : public harp::Transport {
   void solicit_st(harp::PeerId, const harp::MessageKey&) override {}
   void forget_group_st(std::uint64_t) override {}
   void notify_st(harp::PeerId, std::span<const std::byte>) override {}
-  bool is_settled_st(harp::PeerId) const override { return true; }
+  bool is_idle_st(harp::PeerId) const override { return true; }
   Time now_st() const override { return 0; }
   void arm_st(harp::Timer&, Time) override {}
   void disarm_st(harp::Timer&) override {}
