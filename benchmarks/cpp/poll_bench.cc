@@ -95,17 +95,18 @@ class Harp {
       auto listener = value_of(endpoint_.listen());
       const std::string text = listener.ticket();
       send_all(fd, std::vector<char>(text.begin(), text.end()));
-      met_ = value_of(listener.accept());
+      connection_ = value_of(listener.accept());
     } else {
       receive_all(fd, ticket);
-      met_ = value_of(value_of(endpoint_.dial({ticket.data(), ticket.size()})).wait());
+      connection_ = value_of(value_of(endpoint_.dial({ticket.data(), ticket.size()})).wait());
     }
   }
   void send(const std::vector<char>& message) {
-    finish(endpoint_.send(met_.peer, met_.channel, message.data(), message.size()));
+    finish(endpoint_.send(connection_.peer, connection_.channel, message.data(), message.size()));
   }
   void receive(std::vector<char>& message) {
-    finish(endpoint_.receive(met_.peer, met_.channel, message.data(), message.size()));
+    finish(
+        endpoint_.receive(connection_.peer, connection_.channel, message.data(), message.size()));
   }
   std::string transport() const { return endpoint_.transport(); }
 
@@ -116,7 +117,7 @@ class Harp {
   }
 
   harp::Endpoint endpoint_;
-  harp::Meeting met_;
+  harp::Connection connection_;
 };
 
 // One of the ways, and half the time of each round.

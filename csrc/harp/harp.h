@@ -126,9 +126,9 @@ class HARP_API Transfer {
   std::unique_ptr<State> state_;
 };
 
-// The other side of a ticket, and a channel that no other meeting of the two processes is given.
+// The other side of a ticket, and a channel that no other connection of the two has.
 // Balanced by disconnect().
-struct Meeting {
+struct Connection {
   Peer peer;
   std::uint32_t channel = 0;
 };
@@ -145,7 +145,7 @@ class HARP_API Listener {
   static constexpr std::size_t kTicketBytes = 64;
   std::string ticket() const;
   // The next that has come, in their order. kTimeout: none has.
-  Result<Meeting> accept(Duration timeout = kForever);
+  Result<Connection> accept(Duration timeout = kForever);
 
  private:
   friend class Endpoint;
@@ -162,9 +162,9 @@ class HARP_API Dialer {
   Dialer& operator=(Dialer&&) noexcept;
   ~Dialer();
 
-  // Gives the meeting once. kTimeout: it goes on. kRendezvous: nobody answers there, or has for
+  // Gives the connection once. kTimeout: it goes on. kRendezvous: nobody answers there, or has for
   // half a minute; dial again.
-  Result<Meeting> wait(Duration timeout = kForever);
+  Result<Connection> wait(Duration timeout = kForever);
 
  private:
   friend class Endpoint;
@@ -216,7 +216,7 @@ class HARP_API Endpoint {
   Result<Listener> listen();
   // kInvalidArgument: no ticket. kVersionMismatch: of another version. kResource: no thread.
   Result<Dialer> dial(std::string_view ticket);
-  // Balances connect(), meet() and meetings.
+  // Balances connect(), meet() and connections given.
   void disconnect(Peer peer);
   // "10.0.0.2:41234 (pid 77 on nodeb)"
   std::string describe(Peer peer) const;

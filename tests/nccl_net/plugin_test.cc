@@ -131,7 +131,7 @@ TEST(PluginsPackets, are_HARP_s) {
   ASSERT_EQ(failure_of("exchange", part_of(0, two_of(network))), "");
   EXPECT_GT(counter(host, "Udp", "OutDatagrams"), 100);
   const long segments = counter(host, "Tcp", "OutSegs");
-  EXPECT_GE(segments, 1) << "where they met";
+  EXPECT_GE(segments, 1) << "where they connected";
   EXPECT_LT(segments, 100);
 }
 

@@ -17,14 +17,14 @@ Read reading_of(const void* data) {
 
 }  // namespace
 
-Comm::Comm(Endpoint& endpoint, const Meeting& meeting, Direction direction, Drives drives)
-    : endpoint_(endpoint), meeting_(meeting), direction_(direction), drives_(drives) {
+Comm::Comm(Endpoint& endpoint, const Connection& connection, Direction direction, Drives drives)
+    : endpoint_(endpoint), connection_(connection), direction_(direction), drives_(drives) {
   for (Request& request : requests_) request.comm = this;
 }
 
 Comm::~Comm() {
   for (Request& request : requests_) request.transfer.reset();
-  endpoint_.disconnect(meeting_.peer);
+  endpoint_.disconnect(connection_.peer);
 }
 
 Region* Comm::add(void* data, std::size_t bytes) {
@@ -53,10 +53,10 @@ Result<Request*> Comm::post(Direction direction, void* data, std::size_t bytes,
   if (!failure_.ok()) return failure_;
   Request* const request = free_request();
   if (request == nullptr) return request;
-  request->transfer.emplace(
-      direction_ == Direction::kSend
-          ? endpoint_.send(meeting_.peer, meeting_.channel, data, bytes)
-          : endpoint_.receive(meeting_.peer, meeting_.channel, data, bytes, reading_of(data)));
+  request->transfer.emplace(direction_ == Direction::kSend
+                                ? endpoint_.send(connection_.peer, connection_.channel, data, bytes)
+                                : endpoint_.receive(connection_.peer, connection_.channel, data,
+                                                    bytes, reading_of(data)));
   request->region = region;
   request->in_use = true;
   return request;
@@ -100,7 +100,7 @@ Status Comm::failed(Status why) {
   if (failure_.ok()) {
     failure_ = why.with_prefix(
         (direction_ == Direction::kSend ? "the connection to " : "the connection from ") +
-        endpoint_.describe(meeting_.peer) + " has failed: ");
+        endpoint_.describe(connection_.peer) + " has failed: ");
   }
   return failure_;
 }

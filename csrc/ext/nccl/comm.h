@@ -43,7 +43,7 @@ enum class Drives { kWhoTests, kItsThread };
 
 class Comm {
  public:
-  Comm(Endpoint& endpoint, const Meeting& meeting, Direction direction, Drives drives);
+  Comm(Endpoint& endpoint, const Connection& connection, Direction direction, Drives drives);
   // Gives up what is under way.
   ~Comm();
   Comm(const Comm&) = delete;
@@ -65,7 +65,7 @@ class Comm {
   Status failed(Status why);
 
   Endpoint& endpoint_;
-  const Meeting meeting_;
+  const Connection connection_;
   const Direction direction_;
   const Drives drives_;
   std::mutex mutex_;  // guards all below

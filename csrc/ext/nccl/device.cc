@@ -69,14 +69,15 @@ Result<Listening*> Device::listen(void* handle) {
 Result<Comm*> Device::connect(void* handle) {
   const auto dialing = dial(handle);
   if (!dialing.ok()) return dialing.status();
-  const auto met = dialing.value()->dialer.wait(0);
-  if (!met.ok() && met.status().code() == taco::Code::kTimeout) return static_cast<Comm*>(nullptr);
+  const auto connected = dialing.value()->dialer.wait(0);
+  if (!connected.ok() && connected.status().code() == taco::Code::kTimeout)
+    return static_cast<Comm*>(nullptr);
   Handle known = read_handle(handle);
   take(mutex_, dialings_, known.dialer);
   known.dialer = 0;
   write_handle(known, handle);
-  if (!met.ok()) return met.status();
-  return keep(dialing.value()->endpoint, met.value(), Direction::kSend);
+  if (!connected.ok()) return connected.status();
+  return keep(dialing.value()->endpoint, connected.value(), Direction::kSend);
 }
 
 // The handle says from the first call on which dialer is on its way.
@@ -101,15 +102,15 @@ Result<std::shared_ptr<Device::Dialing>> Device::dial(void* handle) {
 }
 
 Result<Comm*> Device::accept(Listening* listening) {
-  const auto met = listening->listener.accept(0);
-  if (met.ok()) return keep(listening->endpoint, met.value(), Direction::kReceive);
-  if (met.status().code() == taco::Code::kTimeout) return static_cast<Comm*>(nullptr);
-  return met.status();
+  const auto accepted = listening->listener.accept(0);
+  if (accepted.ok()) return keep(listening->endpoint, accepted.value(), Direction::kReceive);
+  if (accepted.status().code() == taco::Code::kTimeout) return static_cast<Comm*>(nullptr);
+  return accepted.status();
 }
 
-Comm* Device::keep(Endpoint& endpoint, const Meeting& meeting, Direction direction) {
+Comm* Device::keep(Endpoint& endpoint, const Connection& connection, Direction direction) {
   const Drives drives = endpoints_.size() == 1 ? Drives::kWhoTests : Drives::kItsThread;
-  auto owned = std::make_unique<Comm>(endpoint, meeting, direction, drives);
+  auto owned = std::make_unique<Comm>(endpoint, connection, direction, drives);
   Comm* const comm = owned.get();
   std::lock_guard lock(mutex_);
   comms_.emplace(comm, std::move(owned));

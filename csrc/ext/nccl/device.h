@@ -60,7 +60,7 @@ class Device {
   explicit Device(std::vector<Endpoint> endpoints);
   Endpoint& next(std::size_t* turn);
   Result<std::shared_ptr<Dialing>> dial(void* handle);
-  Comm* keep(Endpoint& endpoint, const Meeting& meeting, Direction direction);
+  Comm* keep(Endpoint& endpoint, const Connection& connection, Direction direction);
 
   std::vector<Endpoint> endpoints_;  // one an engine
   const Links links_;

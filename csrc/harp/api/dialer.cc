@@ -14,7 +14,7 @@
 #include "base/far_future.h"
 #include "harp/address.h"
 #include "harp/api/endpoint_state.h"
-#include "harp/api/meeting.h"
+#include "harp/api/handshake.h"
 #include "harp/api/side_thread.h"
 #include "harp/api/ticket.h"
 
@@ -42,36 +42,36 @@ struct Dialer::State {
   Status start() {
     return thread_.start("harp-dialer", [this] { set(dial()); });
   }
-  Result<Meeting> wait(Duration timeout);
+  Result<Connection> wait(Duration timeout);
 
   Endpoint::State& owner;
   const Ticket ticket;
 
  private:
   // Nothing: the listener has hung up, as it does when too many come at once.
-  using Attempt = std::optional<Result<Meeting>>;
+  using Attempt = std::optional<Result<Connection>>;
 
-  Result<Meeting> dial();
+  Result<Connection> dial();
   Attempt dial_at(const taco::harp::Endpoint& place, Time deadline);
-  Result<Meeting> meet(std::string_view sealed, const Challenge& challenge);
+  Result<Connection> connect_by_answer(std::string_view sealed, const Challenge& challenge);
   Result<taco::OwnFd> connect_to(const taco::harp::Endpoint& place, Time deadline);
   std::optional<std::string> exchange(int fd, const Challenge& challenge, Time deadline);
-  void set(Result<Meeting> result);
+  void set(Result<Connection> result);
 
   std::mutex mutex_;
   taco::Condition over_;
-  std::optional<Result<Meeting>> result_;  // guarded by mutex_
-  bool is_given_ = false;                  // the same
+  std::optional<Result<Connection>> result_;  // guarded by mutex_
+  bool is_given_ = false;                     // the same
   SideThread thread_;
 };
 
-// A meeting that nobody has taken is none.
+// A connection that nobody has taken is none.
 Dialer::State::~State() {
   thread_.end();
   if (result_ && result_->ok() && !is_given_) owner.disconnect(result_->value().peer);
 }
 
-void Dialer::State::set(Result<Meeting> result) {
+void Dialer::State::set(Result<Connection> result) {
   {
     std::lock_guard lock(mutex_);
     result_ = std::move(result);
@@ -79,7 +79,7 @@ void Dialer::State::set(Result<Meeting> result) {
   over_.notify_all();
 }
 
-Result<Meeting> Dialer::State::wait(Duration timeout) {
+Result<Connection> Dialer::State::wait(Duration timeout) {
   TACO_RETURN_IF_ERROR(owner.usable());
   const Time limit = taco::later(taco::monotonic_now(), timeout);
   std::unique_lock lock(mutex_);
@@ -89,12 +89,12 @@ Result<Meeting> Dialer::State::wait(Duration timeout) {
     over_.wait_for(lock, std::chrono::nanoseconds(std::min(limit - now, taco::kSecond)));
   }
   if (result_->ok() && std::exchange(is_given_, true)) {
-    return taco::invalid("this meeting was given before");
+    return taco::invalid("this connection was given before");
   }
   return *result_;
 }
 
-Result<Meeting> Dialer::State::dial() {
+Result<Connection> Dialer::State::dial() {
   const Time deadline = taco::monotonic_now() + kDialersTime;
   for (;;) {
     Status last(Code::kRendezvous, "the ticket names no place to come to");
@@ -135,7 +135,7 @@ Dialer::State::Attempt Dialer::State::dial_at(const taco::harp::Endpoint& place,
   }
   const auto answer = exchange(fd, challenge, deadline);
   if (!answer) return std::nullopt;
-  return meet(*answer, challenge);
+  return connect_by_answer(*answer, challenge);
 }
 
 // The listener's answer to this process's address, sealed; nothing: it has hung up.
@@ -153,14 +153,15 @@ std::optional<std::string> Dialer::State::exchange(int fd, const Challenge& chal
   return sealed;
 }
 
-Result<Meeting> Dialer::State::meet(std::string_view sealed, const Challenge& challenge) {
+Result<Connection> Dialer::State::connect_by_answer(std::string_view sealed,
+                                                    const Challenge& challenge) {
   const auto note = open_note(ticket.secret, challenge, Writer::kListener, sealed);
   if (!note) return Status(Code::kRendezvous, "who answers there has not given this ticket away");
   auto answer = decode_answer(*note);
   if (!answer.ok()) return answer.status();
   const auto peer = owner.connect(answer->text);
   if (!peer.ok()) return peer.status();
-  return Meeting{peer.value(), answer->channel};
+  return Connection{peer.value(), answer->channel};
 }
 
 Dialer::Dialer(std::unique_ptr<State> state) : state_(std::move(state)) {}
@@ -168,7 +169,7 @@ Dialer::Dialer(Dialer&&) noexcept = default;
 Dialer& Dialer::operator=(Dialer&&) noexcept = default;
 Dialer::~Dialer() = default;
 
-Result<Meeting> Dialer::wait(Duration timeout) { return state_->wait(timeout); }
+Result<Connection> Dialer::wait(Duration timeout) { return state_->wait(timeout); }
 
 Result<Dialer> Endpoint::dial(std::string_view ticket) {
   TACO_RETURN_IF_ERROR(state_->usable());

@@ -27,7 +27,7 @@ struct Endpoint::State {
   // See Endpoint. Any thread.
   Result<Peer> connect(std::string_view address);
   void disconnect(Peer peer);
-  // For a meeting with `peer` at a listener of this process: no other listener of either side's
+  // For a connection with `peer` at a listener of this process: no other listener of either side's
   // gives it.
   std::uint32_t give_channel(Peer peer) const;
 

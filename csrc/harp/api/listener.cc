@@ -18,7 +18,7 @@
 #include "base/random.h"
 #include "harp/address.h"
 #include "harp/api/endpoint_state.h"
-#include "harp/api/meeting.h"
+#include "harp/api/handshake.h"
 #include "harp/api/side_thread.h"
 #include "harp/api/ticket.h"
 
@@ -92,7 +92,7 @@ struct Listener::State {
   ~State();
 
   Status start();
-  Result<Meeting> accept(Duration timeout);
+  Result<Connection> accept(Duration timeout);
 
   Endpoint::State& owner;
   Ticket ticket;
@@ -121,8 +121,8 @@ struct Listener::State {
   std::vector<Guest> guests_;  // the thread's own
   std::mutex mutex_;
   taco::Condition come_;
-  std::deque<Meeting> meetings_;  // guarded by mutex_
-  SideThread thread_;             // ends before the rest
+  std::deque<Connection> connections_;  // guarded by mutex_
+  SideThread thread_;                   // ends before the rest
 };
 
 std::size_t Listener::State::Guest::whole() const {
@@ -140,10 +140,10 @@ bool Listener::State::Guest::listen() {
   return said.size() >= whole() || whole() > sizeof(NoteLength) + kMaxNoteBytes;
 }
 
-// Meetings that nobody has taken are none.
+// Connections that nobody has taken are none.
 Listener::State::~State() {
   thread_.end();
-  for (const Meeting& left : meetings_) owner.disconnect(left.peer);
+  for (const Connection& left : connections_) owner.disconnect(left.peer);
 }
 
 Status Listener::State::start() {
@@ -155,17 +155,17 @@ Status Listener::State::start() {
   return thread_.start("harp-listener", [this] { serve(); });
 }
 
-Result<Meeting> Listener::State::accept(Duration timeout) {
+Result<Connection> Listener::State::accept(Duration timeout) {
   TACO_RETURN_IF_ERROR(owner.usable());
   const Time limit = taco::later(taco::monotonic_now(), timeout);
   std::unique_lock lock(mutex_);
-  while (meetings_.empty()) {
+  while (connections_.empty()) {
     const Time now = taco::monotonic_now();
     if (now >= limit) return Status(Code::kTimeout, "nobody has come with this ticket yet");
     come_.wait_for(lock, std::chrono::nanoseconds(std::min(limit - now, taco::kSecond)));
   }
-  const Meeting first = meetings_.front();
-  meetings_.pop_front();
+  const Connection first = connections_.front();
+  connections_.pop_front();
   return first;
 }
 
@@ -224,11 +224,11 @@ void Listener::State::hear(Guest& guest) {
       framed(seal_note(ticket.secret, guest.challenge, Writer::kListener, encode(answer)));
   const bool told =
       thread_.write_all(guest.socket.get(), note.data(), note.size(), guest.leaves_at);
-  if (!answer.met) return;
+  if (!answer.accepted) return;
   if (!told) return owner.disconnect(peer);
   {
     std::lock_guard lock(mutex_);
-    meetings_.push_back({peer, answer.channel});
+    connections_.push_back({peer, answer.channel});
   }
   come_.notify_one();
 }
@@ -237,7 +237,7 @@ Answer Listener::State::answer_to(std::string_view address, Peer* peer) {
   const auto connected = owner.connect(address);
   if (!connected.ok()) return {.text = connected.status().message()};
   *peer = connected.value();
-  return {.met = true, .channel = owner.give_channel(*peer), .text = owner.stack->address()};
+  return {.accepted = true, .channel = owner.give_channel(*peer), .text = owner.stack->address()};
 }
 
 Listener::Listener(std::unique_ptr<State> state) : state_(std::move(state)) {}
@@ -246,7 +246,7 @@ Listener& Listener::operator=(Listener&&) noexcept = default;
 Listener::~Listener() = default;
 
 std::string Listener::ticket() const { return encode(state_->ticket); }
-Result<Meeting> Listener::accept(Duration timeout) { return state_->accept(timeout); }
+Result<Connection> Listener::accept(Duration timeout) { return state_->accept(timeout); }
 
 Result<Listener> Endpoint::listen() {
   TACO_RETURN_IF_ERROR(state_->usable());

@@ -1,4 +1,4 @@
-#include "harp/api/meeting.h"
+#include "harp/api/handshake.h"
 
 #include <cstring>
 
@@ -16,7 +16,7 @@ std::string framed(const std::string& sealed) {
 
 std::string encode(const Answer& answer) {
   std::string note(kHead, '\0');
-  note[0] = answer.met ? 1 : 0;
+  note[0] = answer.accepted ? 1 : 0;
   std::memcpy(note.data() + 1, &answer.channel, sizeof answer.channel);
   return note + answer.text;
 }
@@ -24,10 +24,10 @@ std::string encode(const Answer& answer) {
 Result<Answer> decode_answer(std::string_view note) {
   if (note.size() < kHead) return Status(Code::kRendezvous, "the listener's answer is cut short");
   Answer answer;
-  answer.met = note[0] != 0;
+  answer.accepted = note[0] != 0;
   std::memcpy(&answer.channel, note.data() + 1, sizeof answer.channel);
   answer.text = note.substr(kHead);
-  if (!answer.met) return Status(Code::kRendezvous, "the listener refuses: " + answer.text);
+  if (!answer.accepted) return Status(Code::kRendezvous, "the listener refuses: " + answer.text);
   return answer;
 }
 

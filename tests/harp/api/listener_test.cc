@@ -18,9 +18,9 @@
 namespace {
 
 using harp::Code;
+using harp::Connection;
 using harp::Endpoint;
 using harp::Listener;
-using harp::Meeting;
 using ::taco::kMillisecond;
 using ::taco::kSecond;
 using ::taco::testing::Fellowship;
@@ -38,18 +38,19 @@ Endpoint open_by(const char* transport) {
 }
 
 // One number each way, on the channel that they were given.
-void greet(Endpoint& endpoint, const Meeting& meeting, int says, int hears) {
+void greet(Endpoint& endpoint, const Connection& connection, int says, int hears) {
   int heard = 0;
-  auto sent = endpoint.send(meeting.peer, meeting.channel, &says, sizeof says);
-  const auto got = endpoint.receive(meeting.peer, meeting.channel, &heard, sizeof heard).wait();
+  auto sent = endpoint.send(connection.peer, connection.channel, &says, sizeof says);
+  const auto got =
+      endpoint.receive(connection.peer, connection.channel, &heard, sizeof heard).wait();
   ASSERT_TRUE(got.ok()) << got.status().message();
   EXPECT_EQ(heard, hears);
   EXPECT_TRUE(sent.wait().ok());
 }
 
-class Meetings : public ::testing::TestWithParam<const char*> {};
+class Connections : public ::testing::TestWithParam<const char*> {};
 
-TEST_P(Meetings, connect_whoever_has_a_ticket) {
+TEST_P(Connections, are_made_with_whoever_has_a_ticket) {
   const auto statuses = run_processes({3, 60 * kSecond, {}}, [&](Fellowship& fellowship) {
     Endpoint endpoint = open_by(GetParam());
     if (fellowship.rank() == 0) {
@@ -57,10 +58,10 @@ TEST_P(Meetings, connect_whoever_has_a_ticket) {
       fellowship.all_gather(listener.ticket());
       std::set<std::uint32_t> channels;
       for (int i = 0; i < 2; ++i) {
-        const Meeting met = require(listener.accept(30 * kSecond));
-        EXPECT_GE(met.channel, harp::kFirstGivenChannel);
-        channels.insert(met.channel);
-        greet(endpoint, met, 7, 8);
+        const Connection accepted = require(listener.accept(30 * kSecond));
+        EXPECT_GE(accepted.channel, harp::kFirstGivenChannel);
+        channels.insert(accepted.channel);
+        greet(endpoint, accepted, 7, 8);
       }
       EXPECT_EQ(channels.size(), 2u);
       EXPECT_EQ(listener.accept(0).status().code(), Code::kTimeout);
@@ -76,9 +77,9 @@ TEST_P(Meetings, connect_whoever_has_a_ticket) {
   EXPECT_EQ(statuses, (std::vector<int>{0, 0, 0}));
 }
 
-// More than a listener has in at a time, in both directions at once: all meet, and no channel is
+// More than a listener has in at a time, in both directions at once: all connect, and no channel is
 // given twice, whoever gives it.
-TEST_P(Meetings, are_as_many_as_are_asked_for) {
+TEST_P(Connections, are_as_many_as_are_asked_for) {
   constexpr std::size_t kMany = 100;
   const auto statuses = run_processes({2, 120 * kSecond, {}}, [&](Fellowship& fellowship) {
     Endpoint endpoint = open_by(GetParam());
@@ -99,13 +100,13 @@ TEST_P(Meetings, are_as_many_as_are_asked_for) {
   EXPECT_EQ(statuses, (std::vector<int>{0, 0}));
 }
 
-TEST_P(Meetings, are_had_with_oneself) {
+TEST_P(Connections, may_be_with_oneself) {
   const auto statuses = run_processes({1, 60 * kSecond, {}}, [&](Fellowship&) {
     Endpoint endpoint = open_by(GetParam());
     Listener listener = require(endpoint.listen());
     auto dialer = require(endpoint.dial(listener.ticket()));
-    const Meeting there = require(listener.accept(30 * kSecond));
-    const Meeting here = require(dialer.wait(30 * kSecond));
+    const Connection there = require(listener.accept(30 * kSecond));
+    const Connection here = require(dialer.wait(30 * kSecond));
     EXPECT_EQ(there.channel, here.channel);
     const int out = 5;
     int in = 0;
@@ -117,7 +118,7 @@ TEST_P(Meetings, are_had_with_oneself) {
   EXPECT_EQ(statuses, std::vector<int>{0});
 }
 
-INSTANTIATE_TEST_SUITE_P(Transports, Meetings, ::testing::Values("shm", "udp"),
+INSTANTIATE_TEST_SUITE_P(Transports, Connections, ::testing::Values("shm", "udp"),
                          [](const auto& instance) { return std::string(instance.param); });
 
 // The port of the first place of a ticket, which docs/wire.md describes.

@@ -1,6 +1,6 @@
 // The exchange of addresses between a process that has a ticket and the one that gave it away, at a
 // TCP connection that lasts for no longer. The listener sends a challenge, the dialer its address,
-// and the listener its own with the channel of the meeting, or why there is none; all but the
+// and the listener its own with the channel of the connection, or why there is none; all but the
 // challenge in notes that only they can read (ticket.h).
 #pragma once
 
@@ -20,9 +20,9 @@ std::string framed(const std::string& sealed);
 
 // The listener's part.
 struct Answer {
-  bool met = false;
+  bool accepted = false;
   std::uint32_t channel = 0;
-  std::string text;  // its address, or why it does not meet
+  std::string text;  // its address, or why it refuses
 };
 std::string encode(const Answer& answer);
 // kRendezvous: what the listener says against it, or nothing that can be read.
