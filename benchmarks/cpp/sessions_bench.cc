@@ -82,7 +82,7 @@ int main(int argc, char** argv) {
     }
   }
   ManySessions all(sessions, 2);
-  if (!all.all_met()) {
+  if (!all.all_connected()) {
     fprintf(stderr, "not all sessions came about\n");
     return 1;
   }

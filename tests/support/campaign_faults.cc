@@ -200,7 +200,7 @@ void CampaignFaults::lose_address() {
 }
 
 // By everybody: whoever waits for its first answer knows of no other address.
-bool CampaignFaults::is_met(std::uint32_t node) {
+bool CampaignFaults::is_established(std::uint32_t node) {
   const auto stands = [&](std::uint32_t from, std::uint32_t to) {
     const Session* const session = cluster_[from].session(to);
     return session != nullptr && session->established() && !session->ended();
@@ -213,7 +213,8 @@ bool CampaignFaults::is_met(std::uint32_t node) {
 }
 
 void CampaignFaults::renew_address() {
-  if (cluster_[renewing_].is_dead() || renewals_ == kMaxRenewals || !is_met(renewing_)) return;
+  if (cluster_[renewing_].is_dead() || renewals_ == kMaxRenewals || !is_established(renewing_))
+    return;
   SimNic& nic = cluster_[renewing_].sim_nic();
   const auto used = std::max(plan_.paths, 3u);
   const std::uint32_t address = nic.now_at(static_cast<std::uint32_t>(random_.below(used)));

@@ -53,7 +53,7 @@ class CampaignFaults {
   void change_mtu_of_path();
   void refuse_path();
   void lose_address();
-  bool is_met(std::uint32_t node);
+  bool is_established(std::uint32_t node);
   void renew_address();
   void admit_and_return();
   void jump_clock();

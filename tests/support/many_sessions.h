@@ -1,5 +1,5 @@
-// An engine that has met very many peers, each of which then falls silent: as ranks that have had
-// to do with each other once. In memory and virtual time. Test support.
+// An engine that has connected to very many peers, each of which then falls silent: as ranks that
+// have had to do with each other once. In memory and virtual time. Test support.
 #pragma once
 
 #include <arpa/inet.h>
@@ -182,14 +182,14 @@ class WireHost {
 class ManySessions {
  public:
   ManySessions(std::uint32_t peers, std::uint32_t addresses) : hub_(0, addresses) {
-    for (std::uint32_t i = 1; i <= peers && all_met_; ++i) {
+    for (std::uint32_t i = 1; i <= peers && all_connected_; ++i) {
       WireHost peer(i, addresses);
       ids_.push_back(hub_.know(peer));
-      all_met_ = meet(peer, ids_.back());
+      all_connected_ = connect(peer, ids_.back());
     }
   }
 
-  bool all_met() const { return all_met_; }
+  bool all_connected() const { return all_connected_; }
   WireHost& hub() { return hub_; }
   Time now() const { return now_; }
   PeerId id(std::uint32_t peer) const { return ids_[peer]; }
@@ -227,7 +227,7 @@ class ManySessions {
   };
 
   // A message each way, and then the time that acknowledgements and further paths take.
-  bool meet(WireHost& peer, PeerId there) {
+  bool connect(WireHost& peer, PeerId there) {
     hub_.nic.other = &peer.nic;
     peer.nic.other = &hub_.nic;
     const PeerId here = peer.know(hub_);
@@ -255,7 +255,7 @@ class ManySessions {
   Time now_ = kSecond;
   WireHost hub_;
   std::vector<PeerId> ids_;
-  bool all_met_ = true;
+  bool all_connected_ = true;
 };
 
 }  // namespace taco::harp

@@ -34,7 +34,7 @@ class SimCluster {
     processes_[node].swap(successor);
     processes_[node]->know(processes_);
     for (std::uint32_t i = 0; i < size(); ++i) {
-      if (i != node) processes_[i]->meet_successor(node, *processes_[node]);
+      if (i != node) processes_[i]->replace_peer(node, *processes_[node]);
     }
     return *processes_[node];
   }

@@ -32,11 +32,11 @@ void SimProcess::know(const std::vector<std::unique_ptr<SimProcess>>& cluster) {
   for (std::uint32_t node = 0; node < cluster.size(); ++node) {
     others_[node].identity = cluster[node]->options_.own;
     others_[node].nic = &cluster[node]->nic_;
-    if (cluster[node].get() != this) meet(node);
+    if (cluster[node].get() != this) add_peer(node);
   }
 }
 
-void SimProcess::meet(std::uint32_t node) {
+void SimProcess::add_peer(std::uint32_t node) {
   PeerPlan plan;
   plan.address.incarnation = others_[node].identity.incarnation;
   plan.address.secret = others_[node].identity.secret;
@@ -66,15 +66,15 @@ Matcher& SimProcess::matcher(std::uint32_t node) {
 void SimProcess::drop(std::uint32_t node) {
   peers_.release(others_[node].id);
   loop_.end_peer_st(peer(node));
-  meet(node);
+  add_peer(node);
 }
 
-void SimProcess::meet_successor(std::uint32_t node, const SimProcess& successor) {
+void SimProcess::replace_peer(std::uint32_t node, const SimProcess& successor) {
   peers_.release(others_[node].id);
   loop_.take_released_st();
   others_[node].identity = successor.options_.own;
   others_[node].nic = &successor.nic_;
-  meet(node);
+  add_peer(node);
 }
 
 void SimProcess::die() {
@@ -90,15 +90,15 @@ void SimProcess::jump_clock(Duration by) {
 
 void SimProcess::set_address(std::uint32_t address) {
   address_ = address;
-  meet_again();
+  add_peers_anew();
 }
 
 void SimProcess::set_paths(std::uint32_t paths) {
   paths_ = paths;
-  meet_again();
+  add_peers_anew();
 }
 
-void SimProcess::meet_again() {
+void SimProcess::add_peers_anew() {
   for (std::uint32_t node = 0; node < others_.size(); ++node) {
     if (node != nic_.node()) drop(node);
   }

@@ -80,7 +80,7 @@ class SimProcess {
   // Its session and all that goes with it is gone, as in a process that has been started again.
   void drop(std::uint32_t node);
   // The process of that node has died and another one has taken its place, as the store has told.
-  void meet_successor(std::uint32_t node, const SimProcess& successor);
+  void replace_peer(std::uint32_t node, const SimProcess& successor);
   PeerId id_of(std::uint32_t node) const { return others_[node].id; }
   // Dies: its ports are nobody's from now on.
   void die();
@@ -96,8 +96,8 @@ class SimProcess {
     const SimNic* nic = nullptr;
     PeerId id = 0;
   };
-  void meet(std::uint32_t node);
-  void meet_again();
+  void add_peer(std::uint32_t node);
+  void add_peers_anew();
   // Requests are posted in a turn.
   void begin_turn() { loop_.begin_turn_st(network_.now() + clock_ahead_, worked_); }
 

@@ -34,7 +34,7 @@ Endpoint open_by(const char* transport) {
   return std::move(endpoint).value();
 }
 
-harp::Peer meet(Fellowship& fellowship, Endpoint& endpoint) {
+harp::Peer connect_to_other(Fellowship& fellowship, Endpoint& endpoint) {
   const auto addresses = fellowship.all_gather(endpoint.address());
   const auto peer = endpoint.connect(addresses[1 - fellowship.rank()]);
   EXPECT_TRUE(peer.ok()) << peer.status().message();
@@ -46,7 +46,7 @@ template <class Body>
 void between_two(const char* transport, const Body& body) {
   const auto statuses = run_processes({2, 60 * kSecond, {}}, [&](Fellowship& fellowship) {
     Endpoint endpoint = open_by(transport);
-    const harp::Peer peer = meet(fellowship, endpoint);
+    const harp::Peer peer = connect_to_other(fellowship, endpoint);
     body(fellowship, endpoint, peer);
     fellowship.barrier();
   });
@@ -83,7 +83,7 @@ TEST_P(Endpoints, exchange_messages_of_every_size_in_the_order_of_their_channel)
 TEST_P(Endpoints, end_what_is_under_way_as_they_close_though_another_goes_on) {
   between_two(GetParam(), [](Fellowship& fellowship, Endpoint& endpoint, harp::Peer peer) {
     Endpoint second = open_by(GetParam());
-    const harp::Peer same = meet(fellowship, second);
+    const harp::Peer same = connect_to_other(fellowship, second);
     int never = 0, in = 0;
     const int out = 9;
     auto blocked = second.receive(same, 1, &never, sizeof never);
@@ -143,7 +143,7 @@ TEST_P(Endpoints, refuse_a_message_that_is_too_long_and_write_nothing) {
 TEST_P(Endpoints, tell_that_a_process_is_gone) {
   const auto statuses = run_processes({2, 60 * kSecond, {}}, [&](Fellowship& fellowship) {
     Endpoint endpoint = open_by(GetParam());
-    const harp::Peer peer = meet(fellowship, endpoint);
+    const harp::Peer peer = connect_to_other(fellowship, endpoint);
     int in = 0;
     if (fellowship.rank() == 0) {
       EXPECT_TRUE(endpoint.receive(peer, kChannel, &in, sizeof in).wait().ok());
@@ -164,7 +164,8 @@ TEST_P(Endpoints, tell_that_a_process_is_gone) {
 TEST_P(Endpoints, disconnect_once_whether_by_closing_or_by_asking) {
   const auto statuses = run_processes({2, 60 * kSecond, {}}, [&](Fellowship& fellowship) {
     Endpoint endpoint = open_by(GetParam()), second = open_by(GetParam());
-    const harp::Peer peer = meet(fellowship, endpoint), same = meet(fellowship, second);
+    const harp::Peer peer = connect_to_other(fellowship, endpoint),
+                     same = connect_to_other(fellowship, second);
     int word = 0;
     if (fellowship.rank() == 1) {
       EXPECT_TRUE(endpoint.send(peer, kChannel, &word, sizeof word).wait().ok());
@@ -192,7 +193,7 @@ TEST_P(Endpoints, may_be_closed_and_opened_again) {
   const auto statuses = run_processes({2, 60 * kSecond, {}}, [&](Fellowship& fellowship) {
     for (int i = 0; i < 500; ++i) {
       Endpoint endpoint = open_by(GetParam());
-      const harp::Peer peer = meet(fellowship, endpoint);
+      const harp::Peer peer = connect_to_other(fellowship, endpoint);
       int in = 0;
       auto sent = endpoint.send(peer, kChannel, &i, sizeof i);
       EXPECT_TRUE(endpoint.receive(peer, kChannel, &in, sizeof in).wait().ok());
@@ -301,7 +302,7 @@ TEST_P(Endpoints, go_by_each_engine_of_their_process) {
       auto opened = Endpoint::open({.transport = GetParam(), .engine = engine});
       ASSERT_TRUE(opened.ok()) << opened.status().message();
       endpoints.push_back(std::move(opened).value());
-      peers.push_back(meet(fellowship, endpoints.back()));
+      peers.push_back(connect_to_other(fellowship, endpoints.back()));
     }
     EXPECT_NE(endpoints[0].address(), endpoints[1].address());
     const auto out = text(300'000, static_cast<int>(fellowship.rank()));

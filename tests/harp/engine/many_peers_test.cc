@@ -12,7 +12,7 @@
 namespace taco::harp {
 namespace {
 
-void meet(SimCluster& cluster) {
+void connect_all(SimCluster& cluster) {
   std::deque<Transfer> all;
   for (std::uint32_t i = 1; i < cluster.size(); ++i) {
     Transfer& each = all.emplace_back(i, 2000);
@@ -150,7 +150,7 @@ TEST(ManyPeers, IdleSessionsWakeNobodyAndAreLookedAtByNobody) {
   faults.receive_buffer = 8 << 20;
   SimCluster cluster(40, 1, faults);
   for (std::uint32_t i = 0; i < cluster.size(); ++i) cluster[i].set_security(Security::kAuth);
-  meet(cluster);
+  connect_all(cluster);
   pass(cluster, 5 * kSecond);
   EngineLoop& loop = cluster[0].loop();
   EXPECT_FALSE(loop.has_open_requests_st());
@@ -172,7 +172,7 @@ TEST(ManyPeers, IdleSessionsWakeNobodyAndAreLookedAtByNobody) {
 
 TEST(ManyPeers, TenThousandIdleSessionsWakeNobodyAndAreLookedAtByNobody) {
   ManySessions all(10'000, 1);
-  ASSERT_TRUE(all.all_met());
+  ASSERT_TRUE(all.all_connected());
   all.run(60 * kSecond);
   EngineLoop& loop = all.hub().loop;
   EXPECT_EQ(loop.awake(), 0u);
@@ -187,7 +187,7 @@ TEST(ManyPeers, TenThousandIdleSessionsWakeNobodyAndAreLookedAtByNobody) {
 TEST(ManyPeers, AnAddressThatGoesOrComesBackIsLittleWorkForEachSession) {
   for (const std::uint64_t sessions : {1u, 2'000u}) {
     ManySessions all(static_cast<std::uint32_t>(sessions), 2);
-    ASSERT_TRUE(all.all_met());
+    ASSERT_TRUE(all.all_connected());
     all.run(60 * kSecond);
     for (const std::uint32_t missing : {1u, 0u}) {
       const std::uint64_t sent = all.hub().nic.sent, lookups = all.hub().lookups;
@@ -206,7 +206,7 @@ class ToldInTurnsTest : public testing::Test {
   static constexpr std::uint32_t kSessions = 500;
 
   void SetUp() override {
-    ASSERT_TRUE(all.all_met());
+    ASSERT_TRUE(all.all_connected());
     all.run(60 * kSecond);
     sent = hub.nic.sent;
     hub.nic.missing = 1;
@@ -262,7 +262,7 @@ TEST_F(ToldInTurnsTest, PeersThatHaveHeardAndGoTakeNobodysTurn) {
 TEST(ManyPeers, ASessionThatHasRestedNoticesThatItsPeerIsGone) {
   for (const bool refused : {true, false}) {
     SimCluster cluster(2, 1, {});
-    meet(cluster);
+    connect_all(cluster);
     pass(cluster, 60 * kSecond);
     ASSERT_EQ(cluster[0].loop().awake(), 0u);
     if (refused) {

@@ -190,7 +190,7 @@ class Silent {
 };
 
 // Each is added, sent to and released; none ever answers.
-void meet_phantoms(Stack& stack, std::uint16_t port, int from, int to) {
+void contact_phantoms(Stack& stack, std::uint16_t port, int from, int to) {
   constexpr int kBatch = 100;
   for (int i = from; i < to; i += kBatch) {
     std::vector<PeerId> peers;
@@ -217,9 +217,9 @@ TEST(PeersTest, ten_thousand_that_never_answer_come_and_go_in_constant_memory) {
   const Silent silent;
   const auto stack = make_stack(Force::kUdp);
   ASSERT_NE(stack, nullptr);
-  meet_phantoms(*stack, silent.port(), 0, kPhantoms / 5);
+  contact_phantoms(*stack, silent.port(), 0, kPhantoms / 5);
   const std::size_t before = resident_bytes();
-  meet_phantoms(*stack, silent.port(), kPhantoms / 5, kPhantoms);
+  contact_phantoms(*stack, silent.port(), kPhantoms / 5, kPhantoms);
   if (kMeasuresMemory) {
     // Up to 2,000 may be there at once, 8 MiB, where fewer were among the first.
     EXPECT_LT(resident_bytes(), before + (12 << 20)) << "8,000 sessions are 32 MiB";

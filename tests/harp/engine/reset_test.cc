@@ -57,7 +57,7 @@ std::uint16_t free_port() {
 }
 
 // Each hears the other once.
-Status meet(Stack& stack, PeerId peer) {
+Status greet_each_other(Stack& stack, PeerId peer) {
   Exchange exchange(stack);
   char there = 'x', here = 0;
   exchange.send(peer, {1, 0}, &there, 1);
@@ -70,7 +70,7 @@ void live_until_killed(Fellowship& fellowship) {
   const auto addresses = fellowship.all_gather(stack->address());
   const auto peer = stack->add_peer(addresses[kSurvivor]);
   fellowship.all_gather(std::to_string(getpid()));
-  EXPECT_TRUE(meet(*stack, peer.value()).ok());
+  EXPECT_TRUE(greet_each_other(*stack, peer.value()).ok());
   fellowship.barrier();
   for (;;) pause();
 }
@@ -98,7 +98,7 @@ void miss_the_victim(Fellowship& fellowship, bool send) {
   const auto addresses = fellowship.all_gather(stack->address());
   const PeerId peer = stack->add_peer(addresses[kVictim]).value();
   const pid_t victim = std::stoi(fellowship.all_gather("")[kVictim]);
-  ASSERT_TRUE(meet(*stack, peer).ok());
+  ASSERT_TRUE(greet_each_other(*stack, peer).ok());
   fellowship.barrier();
   // Nothing is open, so nothing is sent while nobody has the port.
   kill(victim, SIGKILL);
