@@ -296,7 +296,7 @@ class Program:
                 if fate == "step" and has:
                     stepped = True
                     self.step(optimizer, self.chance(0.5))
-                    wrong = wrong or self.settle(one, places, found)
+                    wrong = wrong or self.close_accounts(one, places, found)
                 if fate == "drop" or self.scaler is not None or found or self.chance(0.8):
                     self.zero(one, optimizer, places, fate)
                 elif fate == "step":
@@ -313,16 +313,16 @@ class Program:
             self.scaler.unscale_(optimizer)
         self.scaler.step(optimizer)
 
-    def settle(self, one: Trained, places: list[int], skipped: bool) -> str:
+    def close_accounts(self, one: Trained, places: list[int], skipped: bool) -> str:
         for place in places:
             account = one.accounts[place]
             if not skipped:
                 account.computed += account.open
         if skipped:
-            return self.settle_skipped(one, places)
+            return self.close_skipped(one, places)
         return ""
 
-    def settle_skipped(self, one: Trained, places: list[int]) -> str:
+    def close_skipped(self, one: Trained, places: list[int]) -> str:
         """Ranks whose gradients were finite may owe what a skipped step was made of."""
         owed = self.owed(one)
         for place in places:

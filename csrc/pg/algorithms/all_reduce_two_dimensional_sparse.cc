@@ -26,7 +26,7 @@ const char* all_reduce_two_dimensional_sparse_unfit(const Problem& problem,
 
 // Inside a group the owners' results go round dense, or as the coded blocks of which they are the
 // sum, and every rank adds those up for itself. The second clears memory and writes a few elements
-// where the first stages and copies all of it: it pays where few blocks meet.
+// where the first stages and copies all of it: it pays where few blocks coincide.
 bool passes_blocks_on(const Codec& codec, const Topology& topology) {
   constexpr double kDenseBytesPerSecond = 4e9;  // staged by one rank, copied by another
   constexpr int kMaxBlocks = 16;                // of one turn: more would have to be shorter

@@ -11,7 +11,7 @@
 //
 // It knows when the program gave no split sizes. A rank that gives some cannot tell whether the
 // others do, not even when all of its own are equal: its row may be even where another's is not. So
-// where this algorithm is chosen, ranks with split sizes and ranks without do not meet, and are
+// where this algorithm is chosen, ranks with split sizes and ranks without do not match, and are
 // told so (pg/execution/signature.cc). Nothing a rank knows beforehand decides for all alike but
 // the layout of the hosts, and by that alone it would have to be this one for every length or for
 // none; agreeing first would cost every call with split sizes a round trip more. What would be

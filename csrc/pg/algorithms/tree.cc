@@ -23,7 +23,7 @@ int find_position(const std::vector<int>& order, int rank) {
 }
 
 // Children come after their parents, so one pass from the back finds where subtrees end.
-void settle_ends(Tree& tree) {
+void find_subtree_ends(Tree& tree) {
   tree.end.resize(tree.order.size());
   for (int position = 0; position < tree.size(); ++position) tree.end[position] = position + 1;
   for (int position = tree.size() - 1; position > 0; --position) {
@@ -51,7 +51,7 @@ Tree make_tree(const Topology& topology, int root, int rank, ParentInHost parent
     }
   }
   tree.me = find_position(tree.order, rank);
-  settle_ends(tree);
+  find_subtree_ends(tree);
   return tree;
 }
 

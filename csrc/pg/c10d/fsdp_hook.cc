@@ -32,7 +32,7 @@ GradientHook::WorkPtr GradientHook::reduce_armed(std::size_t index, const lightc
   return reduce({.index = index,
                  .layout = layout,
                  .gradient = elements_of(buffer),
-                 .at_once = true,  // torch has settled which parameters there are
+                 .at_once = true,  // torch has fixed which parameters there are
                  .adds = true,
                  .whole = whole},
                 buffer, opts);

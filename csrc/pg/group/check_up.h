@@ -1,6 +1,6 @@
 // A collective that waits for long asks those it waits for what they run. Ranks that disagree so
-// that none of their messages ever meet (two roots, each waiting for the other) are found out here,
-// seconds after the call and not when its time is up. Engine only; one per group.
+// that none of their messages ever match (two roots, each waiting for the other) are found out
+// here, seconds after the call and not when its time is up. Engine only; one per group.
 //
 //   state   event                           then
 //   off     a collective is watched         on: a look after kFirst

@@ -3,10 +3,10 @@
 // that are open after that never end. Engine only; one per group.
 //
 //   state     event               then
-//   settled   a member leaves     waiting for two rounds of kRound: an engine that was held up has
+//   idle      a member leaves     waiting for two rounds of kRound: an engine that was held up has
 //                                 taken a turn in between
 //   waiting   a member leaves     waiting for two rounds, from now
-//   waiting   both rounds over    settled: nothing more comes of any that has left
+//   waiting   both rounds over    idle: nothing more comes of any that has left
 #pragma once
 
 #include <cstddef>

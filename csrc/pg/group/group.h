@@ -99,7 +99,7 @@ class alignas(kCacheLine) Group final : public Communicator,
                 bool is_send);
   void mismatch_st(harp::PeerId peer, const harp::MessageKey& key, std::uint64_t ours,
                    std::uint64_t theirs);
-  void peer_gone_st(harp::PeerId peer, const Status& unmet);
+  void peer_gone_st(harp::PeerId peer, const Status& unreached);
   void notice_st(harp::PeerId peer, const Notice& notice);
   // Ends with `why` the collectives from the sequence number `from` on, and all sends and receives,
   // and refuses new ones. May be called again; does nothing but for a lower `from`. `tell`: the

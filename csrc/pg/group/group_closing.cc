@@ -175,8 +175,8 @@ void Group::tell_of_leaving_st() {
   notice.sequence = newest_sequence_;
   for (int rank = 0; rank < options_.world; ++rank) {
     if (rank == options_.rank || !view_.gone[rank].ok()) continue;
-    if (view_.arrived[rank] != 0 || view_.sent[rank] != 0 || point_to_point_.has_met_st(rank) ||
-        (window_ && window_->has_met_st(rank)))
+    if (view_.arrived[rank] != 0 || view_.sent[rank] != 0 ||
+        point_to_point_.has_exchanged_st(rank) || (window_ && window_->knows_st(rank)))
       tell_st(rank, notice);
   }
 }

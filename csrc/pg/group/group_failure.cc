@@ -306,15 +306,15 @@ void Group::mismatch_st(harp::PeerId peer, const harp::MessageKey& key, std::uin
           next_sequence_st(), true);
 }
 
-// It said goodbye, or was never met and cannot be (`unmet` says why): no loss to anything that does
-// not need it.
-void Group::peer_gone_st(harp::PeerId peer, const Status& unmet) {
+// It said goodbye, or was never reached and cannot be (`unreached` says why): no loss to anything
+// that does not need it.
+void Group::peer_gone_st(harp::PeerId peer, const Status& unreached) {
   const int rank = rank_of(peer);
   if (rank < 0) return;
   view_.gone[rank] =
-      Status(unmet.ok() ? "it has left (it destroyed its process group or ended) and "
-                          "is still needed here; look in its log for the reason"
-                        : unmet.message(),
+      Status(unreached.ok() ? "it has left (it destroyed its process group or ended) and "
+                              "is still needed here; look in its log for the reason"
+                            : unreached.message(),
              PeerLoss{rank, "", -1});
   farewell_.confirmed_st(rank);
   barrier_.peer_gone_st(rank);

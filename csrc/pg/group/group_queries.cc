@@ -76,7 +76,7 @@ void Group::ask_awaited_st(std::uint64_t sequence) {
 void Group::ask_receiver_st(int rank) { tell_st(rank, query_st(kClosingQuery, view_.sent[rank])); }
 
 void Group::answer_query_st(int rank, const Notice& query) {
-  if (window_) window_->meet_st(rank);
+  if (window_) window_->learn_of_st(rank);
   // A member that still waits has missed the notice, which came before its group was made there.
   if (failed_st_) tell_st(rank, failure_notice());
   Notice answer = answer_to(query);

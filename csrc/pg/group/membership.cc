@@ -200,21 +200,21 @@ void Membership::on_mismatch_st(harp::PeerId peer, const harp::MessageKey& key, 
 
 void Membership::on_peer_left_st(harp::PeerId peer) { note_gone_st(peer, Status()); }
 
-// A group that needed a process which was never met has said so before this, and has lost it. To
+// A group that needed a process that was never reached has said so before this, and has lost it. To
 // all others the process counts as one that left, since it may have: a receive from any source,
 // say, asked it too.
 void Membership::on_peer_lost_st(harp::PeerId peer, const Status& why) {
-  // No group here needs it. One that comes to need it may meet it anew, or else asks: add_st().
+  // No group here needs it. One that comes to need it may connect anew, or else asks: add_st().
   if (groups_containing(stack_.incarnation_of(peer)).empty()) return;
   const bool may_have_left = why.peer_loss() != nullptr && why.peer_loss()->may_have_left;
   if (!may_have_left) return lose_st(peer, why);
   if (!lost_.contains(stack_.incarnation_of(peer))) note_gone_st(peer, why);
 }
 
-void Membership::note_gone_st(harp::PeerId peer, const Status& unmet) {
+void Membership::note_gone_st(harp::PeerId peer, const Status& unreached) {
   const auto in_no_group = [&](const auto& end) { return groups_containing(end.first).empty(); };
   if (gone_.size() >= kMaxEnds) std::erase_if(gone_, in_no_group);
-  gone_.emplace(stack_.incarnation_of(peer), unmet);
+  gone_.emplace(stack_.incarnation_of(peer), unreached);
   std::vector<Group*> groups;
   bool all_failed = true;
   for (const auto& [id, group] : groups_) {
@@ -222,11 +222,11 @@ void Membership::note_gone_st(harp::PeerId peer, const Status& unmet) {
     groups.push_back(group);
     all_failed = all_failed && group->has_failed_st();
   }
-  if (!unmet.ok() && !all_failed) {
+  if (!unreached.ok() && !all_failed) {
     TACO_LOG_WARNING("pg", "%s: %s; the others go on until they need it",
-                     stack_.describe(peer).c_str(), unmet.message().c_str());
+                     stack_.describe(peer).c_str(), unreached.message().c_str());
   }
-  for (Group* group : groups) group->peer_gone_st(peer, unmet);
+  for (Group* group : groups) group->peer_gone_st(peer, unreached);
 }
 
 void Membership::on_notice_st(harp::PeerId peer, std::span<const std::byte> bytes) {

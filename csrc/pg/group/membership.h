@@ -91,7 +91,7 @@ class Membership final : public harp::Observer {
     std::string reason;
   };
   void spread(const Loss& loss, const harp::PeerId* told_by);
-  void note_gone_st(harp::PeerId peer, const Status& unmet);
+  void note_gone_st(harp::PeerId peer, const Status& unreached);
   void hear_early_st(Group& group);
   void answer_for_unknown_st(harp::PeerId peer, const Notice& query);
   void tell_has_left_st(harp::PeerId peer, const Closed& closed);
@@ -101,7 +101,7 @@ class Membership final : public harp::Observer {
   harp::Stack& stack_;
   std::unordered_map<std::uint64_t, Group*> groups_;
   std::map<std::uint64_t, Loss> lost_;  // by incarnation; incarnations never come back
-  // Incarnations that said goodbye (ok), or that could not be met any more (why).
+  // Incarnations that said goodbye (ok), or that could not be reached any more (why).
   std::map<std::uint64_t, Status> gone_;
   std::deque<Early> early_;
   std::deque<EarlyNotice> early_notices_;

@@ -25,7 +25,7 @@ void OwnMessages::start_st(OperationState& operation, harp::Transport& transport
   operation.message = &mark_;
   Queues& queues = operation.spec.kind == Kind::kSend ? sends_ : receives_;
   queues[operation.spec.tag].push_back(&operation);
-  meet(operation.spec.tag);
+  match(operation.spec.tag);
 }
 
 OperationState* OwnMessages::take(Queues& queues, std::uint32_t tag) {
@@ -43,7 +43,7 @@ bool OwnMessages::drop(Queues& queues, const OperationState& operation) {
   return true;
 }
 
-void OwnMessages::meet(std::uint32_t tag) {
+void OwnMessages::match(std::uint32_t tag) {
   if (!sends_.contains(tag) || !receives_.contains(tag)) return;
   Copy copy{take(sends_, tag), take(receives_, tag)};
   if (copy.send->signature != copy.receive->signature) return refuse(copy);

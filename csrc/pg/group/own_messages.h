@@ -1,6 +1,6 @@
 // A rank's messages to itself, as batches for all ranks have them and pipelines of a single rank.
-// The n-th send under a tag meets the n-th receive under that tag; each waits for the other, and a
-// long message is copied in pieces, so that everything else of the engine gets its turn.
+// The n-th send under a tag matches the n-th receive under that tag; each waits for the other, and
+// a long message is copied in pieces, so that everything else of the engine gets its turn.
 //
 // Engine only; one per group.
 #pragma once
@@ -42,7 +42,7 @@ class OwnMessages {
 
   static OperationState* take(Queues& queues, std::uint32_t tag);
   static bool drop(Queues& queues, const OperationState& operation);
-  void meet(std::uint32_t tag);
+  void match(std::uint32_t tag);
   void refuse(const Copy& copy);
   bool step(Copy& copy);
   void finish(const Copy& copy);

@@ -262,7 +262,7 @@ void PointToPoint::fail_st(OperationState& operation, const Status& why) {
   finish_if_done(message);
 }
 
-bool PointToPoint::has_met_st(int rank) const {
+bool PointToPoint::has_exchanged_st(int rank) const {
   const auto is_its = [&](const auto& counter) {
     return counter.first >> 32 == static_cast<std::uint64_t>(rank) && counter.second.next > 0;
   };

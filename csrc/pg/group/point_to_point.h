@@ -1,7 +1,7 @@
-// Sends and receives between two ranks. The n-th send to a peer under a user's tag meets the n-th
-// receive from it under that tag: order is kept per sender and tag, and different tags never wait
-// for each other. A receive from any source takes the next message of whichever rank has one; while
-// it waits, later receives of the same tag wait behind it, since it might take their message.
+// Sends and receives between two ranks. The n-th send to a peer under a user's tag matches the
+// n-th receive from it under that tag: order is kept per sender and tag, and different tags never
+// wait for each other. A receive from any source takes the next message of whichever rank has one;
+// while it waits, later receives of the same tag wait behind it, since it might take their message.
 //
 // Messages longer than one transport message travel in parts, each with a number of its own.
 // Engine only; one per group.
@@ -43,7 +43,7 @@ class PointToPoint {
   void on_unmatched_st(std::uint32_t tag);
   void peer_gone_st(int rank);
   // Has a message been sent to, or asked of, this rank?
-  bool has_met_st(int rank) const;
+  bool has_exchanged_st(int rank) const;
 
   static std::uint64_t wire_tag(std::uint32_t tag, std::uint32_t number) {
     return (std::uint64_t{tag} << 32) | (std::uint64_t{1} << 31) | (number & 0x7fffffff);

@@ -1,4 +1,4 @@
-// How the members of a group that has met by handles (edge/roster.h) make sure, before any of them
+// How the members of a group made by handles (edge/roster.h) make sure, before any of them
 // goes on, that all have come, each with the same members in the same order. A digest stands for
 // the list.
 //

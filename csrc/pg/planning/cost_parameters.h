@@ -1,6 +1,6 @@
 // The costs that the planner assumes: one block of parameters, the same on all ranks of a group,
-// which rank 0 hands out when they meet. The defaults are the table; TACO_TUNE=1 measures some of
-// them (tuning.h). Values; any thread.
+// which rank 0 hands out at the rendezvous. The defaults are the table; TACO_TUNE=1 measures some
+// of them (tuning.h). Values; any thread.
 #pragma once
 
 #include <cstdint>

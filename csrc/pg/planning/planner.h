@@ -59,7 +59,8 @@ class Planner {
   Prediction prediction(const Problem& problem) const;
 
   // Does all_to_all of equal blocks run an algorithm here that needs every rank to know that they
-  // are equal? Otherwise ranks with split lists and ranks without may meet. Any thread.
+  // are equal? Otherwise ranks with split lists and ranks without may take part together. Any
+  // thread.
   bool relies_on_equal_splits(std::uint64_t block_bytes) const;
 
   const Topology& topology() const { return topology_; }

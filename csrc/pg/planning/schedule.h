@@ -14,8 +14,8 @@
 //  - messages have one global order that the steps of every rank follow. So open sends and open
 //    receives may each be limited to any number W >= 1 without deadlock, provided the limit covers
 //    the W lowest-numbered *unfinished* sends (or receives), ready or not;
-//  - operands meet in an order fixed by the schedule, never by arrival, and all ranks end with the
-//    same bits.
+//  - operands are combined in an order fixed by the schedule, never by arrival, and all ranks end
+//    with the same bits.
 //
 // A schedule is immutable once made and may be shared by any number of operations and threads.
 #pragma once

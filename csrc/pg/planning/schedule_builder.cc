@@ -282,7 +282,7 @@ std::uint32_t ScheduleBuilder::append(StepKind kind, const Slice& destination, c
   note_read(index, operand);
   note_write(index, destination);
   if (operand.space == Space::kResidual) note_write(index, operand);
-  settle_dependencies(index);
+  resolve_dependencies(index);
   return index;
 }
 
@@ -367,7 +367,7 @@ void ScheduleBuilder::depend(std::uint32_t step, std::int64_t on) {
   if (on >= 0 && on != step) pending_.push_back(static_cast<std::uint32_t>(on));
 }
 
-void ScheduleBuilder::settle_dependencies(std::uint32_t step) {
+void ScheduleBuilder::resolve_dependencies(std::uint32_t step) {
   std::sort(pending_.begin(), pending_.end());
   pending_.erase(std::unique(pending_.begin(), pending_.end()), pending_.end());
   for (const std::uint32_t on : pending_) edges_.emplace_back(on, step);

@@ -84,7 +84,7 @@ class ScheduleBuilder {
   void decode_reduce(const Slice& block, const Slice& own, const VariableSlice& source,
                      bool divided = false);
 
-  // Empty messages, for barriers: a signal leaves after every await() before it has been met.
+  // Empty messages, for barriers: a signal leaves after every await() before it is satisfied.
   void signal(int peer) { signal(std::span<const int>(&peer, 1)); }
   void signal(std::span<const int> peers);
   void await(int peer);
@@ -125,7 +125,7 @@ class ScheduleBuilder {
   void note_read(std::uint32_t step, const Slice& slice);
   void note_write(std::uint32_t step, const Slice& slice);
   void depend(std::uint32_t step, std::int64_t on);
-  void settle_dependencies(std::uint32_t step);
+  void resolve_dependencies(std::uint32_t step);
 
   const Problem& problem_;
   const int rank_;

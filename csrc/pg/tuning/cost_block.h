@@ -4,8 +4,8 @@
 //
 // Pure functions, except that the blocks of the process's default groups are kept for groups made
 // from them later. A process may have several default groups, not made in the same order on all
-// ranks; so a block belongs to the tree of groups whose default group measured it. When a group's
-// ranks meet, all of them get the block that its rank 0 finds here. Any thread.
+// ranks; so a block belongs to the tree of groups whose default group measured it. At a group's
+// rendezvous all of its ranks get the block that its rank 0 finds here. Any thread.
 #pragma once
 
 #include <cstddef>
@@ -48,7 +48,7 @@ struct CostBlock {
   CostParameters parameters;
   bool measured = false;
   CostOwner owner;
-  const void* tree = nullptr;  // the same for the groups made from it, as the store they meet in is
+  const void* tree = nullptr;  // the same for the groups made from it, as their store is
 
   std::string name() const;  // "measured 0x12ab34cd", "table 0x..."
 };

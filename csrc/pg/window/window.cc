@@ -81,7 +81,7 @@ Window::Inbox& Window::inbox_of(int rank) {
   return *inboxes_[rank];
 }
 
-bool Window::has_met_st(int rank) const {
+bool Window::knows_st(int rank) const {
   return inboxes_[rank] != nullptr || outboxes_[rank].next_head > 0;
 }
 
@@ -208,7 +208,7 @@ void Window::fail_st(OperationState& operation, const Status& why) {
 }
 
 void Window::wait(OneSided& one) {
-  if (one.rank != group_.rank && !has_met_st(one.rank)) owner_.introduce_st(one.rank);
+  if (one.rank != group_.rank && !knows_st(one.rank)) owner_.introduce_st(one.rank);
   Inbox& inbox = inbox_of(one.rank);
   inbox.waits.push_back(&one);
   if (one.rank == group_.rank) return count_signals(inbox);

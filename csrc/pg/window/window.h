@@ -42,7 +42,7 @@ class WindowOwner {
   // A put of `rank` into this window is refused (kMismatch), or was given up by it.
   virtual void incoming_broken_st(int rank, const Status& why) = 0;
   // This rank begins to wait for one with which nothing has been exchanged: that one is to
-  // meet_st() it, so as to tell when it leaves.
+  // learn_of_st() it, so as to tell when it leaves.
   virtual void introduce_st(int rank) = 0;
   virtual void window_stopped_st() = 0;  // nothing touches the memory any more
 };
@@ -63,14 +63,14 @@ class Window {
   void fail_st(OperationState& operation, const Status& why);
   // A head of this rank waits for its receive.
   void heard_st(int rank, harp::Transport& transport);
-  void meet_st(int rank) { (void)inbox_of(rank); }
+  void learn_of_st(int rank) { (void)inbox_of(rank); }
   void peer_gone_st(int rank);
   // Takes nothing more. Idempotent; window_stopped_st() follows, perhaps within the first call.
   void stop_st(const Status& why);
   bool has_stopped_st() const { return stopping_ && open_ == 0; }
   bool is_stopping_st() const { return stopping_; }
   // Has this rank heard of the other, or sent it anything?
-  bool has_met_st(int rank) const;
+  bool knows_st(int rank) const;
 
   std::string describe(const OperationState& operation) const;
 

@@ -106,7 +106,7 @@ void all_to_all_with_and_without_lists(Communicator& group, std::size_t count) {
     EXPECT_TRUE(same(outputs[r], values(Dtype::kF32, count, r, rank))) << "from " << r;
 }
 
-TEST(Collectives, RanksWithSplitListsMeetRanksWithout) {
+TEST(Collectives, RanksWithSplitListsMatchRanksWithout) {
   constexpr std::size_t kLong = (300 << 10) / sizeof(float);  // beyond what hosts would pack
   for (const int per_host : {0, 1, 2}) {
     SCOPED_TRACE(per_host);
@@ -118,7 +118,7 @@ TEST(Collectives, RanksWithSplitListsMeetRanksWithout) {
   }
 }
 
-TEST(Collectives, RanksWithSplitListsMeetRanksWithoutOnAnyHostsWhenToldTo) {
+TEST(Collectives, RanksWithSplitListsMatchRanksWithoutOnAnyHostsWhenToldTo) {
   RankThreads ranks({.world = 4, .seed = 8, .algorithm = "all_to_all=direct", .ranks_per_host = 2});
   for (const std::size_t count : {std::size_t{0}, std::size_t{1}, std::size_t{999}})
     ranks.run([&](int, Communicator& group) { all_to_all_with_and_without_lists(group, count); });

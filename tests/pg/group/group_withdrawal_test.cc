@@ -30,7 +30,7 @@ void on_engine(RankThreads& ranks, int rank, std::function<void(harp::Transport&
 }
 
 // Returns when all that was submitted to the rank's engine before is done, completions too.
-void settle(RankThreads& ranks, int rank) {
+void drain_engine(RankThreads& ranks, int rank) {
   for (int turn = 0; turn < 2; ++turn) on_engine(ranks, rank, [](harp::Transport&) {});
 }
 
@@ -40,7 +40,7 @@ struct Withdrawn {
     OperationSpec spec{.kind = Kind::kRecv, .dtype = Dtype::kU8, .root = 1};
     spec.outputs = {piece(into)};
     receive = *ranks.group(0).start(spec);
-    settle(ranks, 0);
+    drain_engine(ranks, 0);
     ranks.network().silence(1, 0);
     harp::SendRequest request;
     request.key = {ranks.group(0).options().id, PointToPoint::wire_tag(0, 0)};
@@ -51,8 +51,8 @@ struct Withdrawn {
       transport.send_st(LoopbackNetwork::peer_of(0), request);
       transport.cancel_st(request, Status(Code::kAborted, "no more"));
     });
-    settle(ranks, 1);
-    settle(ranks, 0);
+    drain_engine(ranks, 1);
+    drain_engine(ranks, 0);
   }
   Bytes into;
   OperationPtr receive;
@@ -75,7 +75,7 @@ void wait_past_the_grace(RankThreads& ranks, int rank) {
     transport.arm_st(past, transport.now_st() + kWellPastTheGrace);
   });
   ASSERT_TRUE(stack->engine().wait(past.over, monotonic_now() + kLimit));
-  settle(ranks, rank);
+  drain_engine(ranks, rank);
 }
 
 Result<OperationPtr> start_broadcast(Communicator& group, Bytes& data, int root) {
@@ -104,7 +104,7 @@ TEST(Withdrawal, AReasonThatComesInTimeIsWhatFailsAndEndsNothingEarlier) {
   const Withdrawn about(ranks);
   Bytes got(values(Dtype::kF32, 4, 0).size());
   const OperationPtr open = *start_broadcast(ranks.group(0), got, 2);
-  settle(ranks, 0);
+  drain_engine(ranks, 0);
   Notice reason;
   reason.kind = NoticeKind::kGroupFailed;
   reason.group = ranks.group(0).options().id;

@@ -1,4 +1,5 @@
-// Ranks that meet by handles: all have come with the same members, or each hears who has not.
+// Ranks that form a group by handles: all have come with the same members, or each hears who has
+// not.
 #include "pg/group/roll_call.h"
 
 #include <gtest/gtest.h>

@@ -46,7 +46,7 @@ Values through(const Gradients::Plan& plan, const Values& block) {
 struct Books {
   explicit Books(std::uint64_t elements)
       : gradient(elements), computed(elements), applied(elements), open(elements), kept(elements) {}
-  void settle(const Values& counted) {
+  void close(const Values& counted) {
     for (std::size_t i = 0; i < computed.size(); ++i) computed[i] += counted[i];
     std::fill(gradient.begin(), gradient.end(), 0.0F);
     std::fill(open.begin(), open.end(), 0.0F);
@@ -262,11 +262,11 @@ class Training {
       for (std::size_t i = 0; i < books.applied.size(); ++i) {
         books.applied[i] += books.gradient[i];
       }
-      return books.settle(books.open);
+      return books.close(books.open);
     }
     // The gradients of a skipped step are kept, all or none.
     const bool is_kept = fate == Fate::kSkipped && !owes(parameters[0], Values(books.open.size()));
-    books.settle(is_kept ? books.kept : Values(books.open.size()));
+    books.close(is_kept ? books.kept : Values(books.open.size()));
   }
 
   // Is all right if this much more has been computed?
@@ -307,7 +307,7 @@ class Training {
     for (int parameter = 0; parameter < kParameters; ++parameter) {
       owed.push_back(owed_of(parameter, true));
       for (float& value : owed.back()) value /= kRanks * scale_;
-      books_[parameter].settle(Values(owed.back().size()));
+      books_[parameter].close(Values(owed.back().size()));
     }
     if (one_of(2)) {
       for (int rank = 0; rank < kRanks; ++rank) saved[rank] = ranks_[rank]->save();

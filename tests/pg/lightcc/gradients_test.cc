@@ -138,7 +138,7 @@ Gradients::Plan step_at_once(Gradients& gradients, const Layout& layout, Values&
       {.index = kBucket, .layout = layout, .gradient = gradient, .at_once = true, .adds = true});
 }
 
-TEST(Gradients, a_layout_that_is_settled_is_compressed_at_once_with_what_was_owed) {
+TEST(Gradients, a_layout_that_is_fixed_is_compressed_at_once_with_what_was_owed) {
   Gradients gradients = gradients_of(0);
   Values all(8, 1);
   const Gradients::Plan first = step_at_once(gradients, kAbc, all);

@@ -37,7 +37,7 @@ TEST(Pending, of_other_parameters_stays) {
   EXPECT_TRUE(pending.empty(1));
 }
 
-TEST(Pending, adds_up_where_ranges_meet) {
+TEST(Pending, adds_up_where_ranges_overlap) {
   Pending pending(1);
   pending.add(0, 0, {1, 2, 3});
   pending.add(0, 0, {1, 1, 1});
