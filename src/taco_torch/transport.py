@@ -168,14 +168,14 @@ class _HarpWork(Work):
         self._timeout = timeout
         self._lock = threading.Lock()
         self._future: torch.futures.Future[Any] | None = None
-        self._is_settled = False
+        self._future_is_set = False
 
-    def _settle(self) -> None:
+    def _complete_future(self) -> None:
         """Once the transfer is done: completes the future, if anybody has one, exactly once."""
         with self._lock:
-            if self._future is None or self._is_settled:
+            if self._future is None or self._future_is_set:
                 return
-            self._is_settled = True
+            self._future_is_set = True
         error = self.exception()
         if error is None:
             self._future.set_result([])
@@ -185,7 +185,7 @@ class _HarpWork(Work):
     def is_completed(self) -> bool:
         if not self._transfer.done():
             return False
-        self._settle()
+        self._complete_future()
         return True
 
     def exception(self) -> Exception | None:
@@ -213,7 +213,7 @@ class _HarpWork(Work):
                 f"the transfer was not done within {seconds:g} s, and goes on: keep its memory, "
                 "wait again, or close the transport"
             )
-        self._settle()
+        self._complete_future()
         return True
 
     def get_future(self) -> torch.futures.Future[Any]:
@@ -222,9 +222,9 @@ class _HarpWork(Work):
             if self._future is None:
                 self._future = torch.futures.Future()
         if self._transfer.done():
-            self._settle()
+            self._complete_future()
         elif is_first:
-            self._transfer.on_done(self._settle)
+            self._transfer.on_done(self._complete_future)
         return self._future
 
     def result(self) -> list[torch.Tensor]:

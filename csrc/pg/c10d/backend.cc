@@ -142,15 +142,15 @@ void Backend::remember(const WorkStatePtr& state, const Call& call) {
       block->second.push_back(state);
     while (!pending_.empty()) {
       WorkStatePtr oldest = pending_.front().lock();
-      if (oldest && !oldest->settled()) break;
+      if (oldest && !oldest->completed()) break;
       pending_.pop_front();
     }
     pending_.push_back(state);
   }
   if (!onCompletionHook_) return;
   hooks_->open.fetch_add(1);
-  state->on_settled([hook = onCompletionHook_, type = call.type, hooks = hooks_,
-                     operation = state->operations.front()] {
+  state->on_complete([hook = onCompletionHook_, type = call.type, hooks = hooks_,
+                      operation = state->operations.front()] {
     const auto finished = std::chrono::steady_clock::now();
     const std::chrono::duration<float> active(static_cast<float>(operation->elapsed()) / kSecond);
     const auto started =

@@ -69,7 +69,7 @@ void Backend::report_completion(const WorkStatePtr& state, OperationSpec& spec) 
 
 void Backend::report_completion_of_all(const WorkStatePtr& state) {
   if (completion_hooks_->empty()) return;
-  state->on_settled([hooks = completion_hooks_, state, begin = monotonic_now()] {
+  state->on_complete([hooks = completion_hooks_, state, begin = monotonic_now()] {
     if (!state->error())
       hooks->call(CompletionHookArgs{state->key, milliseconds(monotonic_now() - begin)});
   });

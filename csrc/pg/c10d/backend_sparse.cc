@@ -80,7 +80,7 @@ c10::intrusive_ptr<c10d::Work> Backend::allreduce_sparse(std::vector<at::Tensor>
   auto work = launch(
       call, {c10d::OpType::_ALLREDUCE_SPARSE, "taco:all_reduce_sparse", opts.timeout, opts.asyncOp},
       {}, tensors);
-  if (opts.asyncOp) state->on_settled([] {});  // adds up beside the program
+  if (opts.asyncOp) state->on_complete([] {});  // adds up beside the program
   return work;
 }
 

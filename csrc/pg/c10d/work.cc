@@ -51,9 +51,9 @@ bool WorkState::operations_done() const {
   return true;
 }
 
-void WorkState::settle() {
+void WorkState::complete() {
   if (stage_.load(std::memory_order_acquire) == Stage::kDone) return;
-  for (const auto& child : children) child->settle();
+  for (const auto& child : children) child->complete();
   std::vector<at::Tensor> dropped;  // outside the lock: their end may need the GIL
   std::function<void()> ended;      // and so may the end of what it holds
   FuturePtr future, outcome;
@@ -65,17 +65,17 @@ void WorkState::settle() {
       finish_operations();
       dropped.swap(kept);
       ended.swap(at_end);
-      stage_.store(Stage::kSettled, std::memory_order_release);
+      stage_.store(Stage::kCompleted, std::memory_order_release);
     }
     future = future_;
     outcome = outcome_;
   }
   if (mine) {
-    complete(future, outcome);
+    complete_futures(future, outcome);
     stage_.store(Stage::kDone, std::memory_order_release);
     return;
   }
-  // Another thread is settling it, and runs no callbacks but those that C++ code has attached.
+  // Another thread is completing it, and runs no callbacks but those that C++ code has attached.
   for (const FuturePtr& one : {future, outcome})
     if (one) wait_for_completion(*one);
 }
@@ -106,7 +106,7 @@ void WorkState::finish_operations() {
 }
 
 // Callbacks that C++ has attached run in here, on this thread but in no callback's scope.
-void WorkState::complete(const FuturePtr& future, const FuturePtr& outcome) const {
+void WorkState::complete_futures(const FuturePtr& future, const FuturePtr& outcome) const {
   const CallbackScope::Entry no_scope(nullptr);
   if (future && error_) future->setError(error_);
   if (future && !error_) future->markCompleted(c10::IValue(results));
@@ -121,13 +121,13 @@ WorkState::FuturePtr WorkState::promise(FuturePtr WorkState::*which, c10::TypePt
     std::lock_guard lock(mutex_);
     if (this->*which) return this->*which;
     made = this->*which = c10::make_intrusive<c10::ivalue::Future>(std::move(type));
-    if (settled()) {  // whoever settled did not know of it; nobody else does yet
-      complete(which == &WorkState::future_ ? made : nullptr,
-               which == &WorkState::outcome_ ? made : nullptr);
+    if (completed()) {  // whoever completed it did not know of this one; nobody else does yet
+      complete_futures(which == &WorkState::future_ ? made : nullptr,
+                       which == &WorkState::outcome_ ? made : nullptr);
       return made;
     }
   }
-  on_settled([] {});
+  on_complete([] {});
   return made;
 }
 
@@ -149,7 +149,7 @@ Status WorkState::wait(Duration timeout, Time deadline) {
   for (const auto& child : children) {
     TACO_RETURN_IF_ERROR(child->wait(timeout, deadline));
   }
-  settle();
+  complete();
   return Status();
 }
 
@@ -168,20 +168,20 @@ void WorkState::wait_and_hear_signals(Time deadline) {
       [&] { return wait_and_heed(deadline, [this](Time until) { return wait_until(until); }); });
 }
 
-void WorkState::on_settled(std::function<void()> callback) {
+void WorkState::on_complete(std::function<void()> callback) {
   std::vector<OperationPtr> all = operations;
   for (const auto& child : children) {
     all.insert(all.end(), child->operations.begin(), child->operations.end());
   }
   if (all.empty()) {
-    settle();
+    complete();
     callback();
     return;
   }
   auto left = std::make_shared<std::atomic<std::size_t>>(all.size());
   auto last = [self = shared_from_this(), left, callback = std::move(callback)] {
     if (left->fetch_sub(1) != 1) return;
-    self->settle();
+    self->complete();
     callback();
   };
   for (const OperationPtr& operation : all) operation->on_complete(last);
@@ -203,7 +203,7 @@ Work::Work(int rank, c10d::OpType type, const char* title,
 
 Work::~Work() {
   // Dropped before it was done: the tensors stay, and staged results still reach them.
-  if (!state_->settled()) state_->on_settled([] {});
+  if (!state_->completed()) state_->on_complete([] {});
 }
 
 // Ends the profiler's event, if there is one.
@@ -213,14 +213,16 @@ void Work::finish_once() {
 
 bool Work::isCompleted() {
   if (!state_->operations_done()) return false;
-  state_->settle();
+  state_->complete();
   finish_once();
   return true;
 }
 
-bool Work::isSuccess() const { return state_->settled() && !state_->error(); }
+bool Work::isSuccess() const { return state_->completed() && !state_->error(); }
 
-std::exception_ptr Work::exception() const { return state_->settled() ? state_->error() : nullptr; }
+std::exception_ptr Work::exception() const {
+  return state_->completed() ? state_->error() : nullptr;
+}
 
 int Work::sourceRank() const {
   return state_->operations.empty() ? -1 : state_->operations.front()->source_rank();

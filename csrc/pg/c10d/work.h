@@ -2,7 +2,7 @@
 // (tensors, staged copies) and outlives the Work that the user sees: a Work that is dropped early
 // still completes, and its memory stays until then.
 //
-// The first to find the operations done settles the Work: a waiter, is_completed(), or the
+// The first to find the operations done completes the Work: a waiter, is_completed(), or the
 // completion thread. Torch relies on a Work that says it is complete having its future done, so all
 // others wait for that one, which between the claim and the futures' completion waits for nobody.
 #pragma once
@@ -44,12 +44,13 @@ class WorkState : public std::enable_shared_from_this<WorkState> {
   const std::uint64_t key = next_key();              // no other's of this process, ever
 
   bool operations_done() const;
-  bool settled() const { return stage_.load(std::memory_order_acquire) != Stage::kOpen; }
+  bool completed() const { return stage_.load(std::memory_order_acquire) != Stage::kOpen; }
   // Once the operations are done: copies staged results to their tensors and completes the futures.
   // Any thread, idempotent; when it returns, the futures are done. Callbacks that Python has
   // attached to them run later, on a completion thread (relay.h).
-  void settle();
-  // Drives the engine until done, then settles. kTimeout when `timeout` passes first; 0: no limit.
+  void complete();
+  // Drives the engine until done, then completes it. kTimeout when `timeout` passes first; 0: no
+  // limit.
   Status wait(Duration timeout) {
     return wait(timeout, timeout > 0 ? later(monotonic_now(), timeout) : kNever);
   }
@@ -59,23 +60,23 @@ class WorkState : public std::enable_shared_from_this<WorkState> {
   // Returns when there is nothing more to wait for, or at the deadline. On Python's main thread its
   // handlers of signals run meanwhile, and what one raises comes out of here: the operations go on.
   void wait_and_hear_signals(Time deadline);
-  // Calls back on the completion thread when all is done and settled.
-  void on_settled(std::function<void()> callback);
-  std::exception_ptr error() const;  // valid once settled; null: success
+  // Calls back on the completion thread when all is done and completed.
+  void on_complete(std::function<void()> callback);
+  std::exception_ptr error() const;  // valid once completed; null: success
 
-  // The future of the results; and that of their c10d::WorkResult. Done once this is settled.
+  // The future of the results; and that of their c10d::WorkResult. Done once this is completed.
   FuturePtr future();
   FuturePtr outcome();
 
  private:
-  enum class Stage : std::uint8_t { kOpen, kSettled, kDone };  // kDone: the futures are, too
+  enum class Stage : std::uint8_t { kOpen, kCompleted, kDone };  // kDone: the futures are, too
 
   static std::uint64_t next_key();
   void finish_operations();  // with the lock held
-  void complete(const FuturePtr& future, const FuturePtr& outcome) const;
+  void complete_futures(const FuturePtr& future, const FuturePtr& outcome) const;
   FuturePtr promise(FuturePtr WorkState::*which, c10::TypePtr type);
 
-  mutable std::mutex mutex_;  // guards what follows, until settled
+  mutable std::mutex mutex_;  // guards what follows, until completed
   std::atomic<Stage> stage_{Stage::kOpen};
   std::exception_ptr error_;
   FuturePtr future_, outcome_;
