@@ -53,7 +53,7 @@ set(torch_facing
   pg/c10d/future_bind.cc
   pg/c10d/generation.cc
   pg/c10d/gradient_watch.cc
-  pg/c10d/group_meeting.cc
+  pg/c10d/group_rendezvous.cc
   pg/c10d/hang_dump.cc
   pg/c10d/info_bind.cc
   pg/c10d/lightcc_bind.cc

@@ -26,10 +26,10 @@ std::uint64_t new_group_id(harp::Service service) {
   return harp::group_id(service, random_value<std::uint64_t>() | 1);
 }
 
-// One rank's side of one meeting; see the header for the keys.
+// One rank's side of one rendezvous; see the header for the keys.
 class Rendezvous {
  public:
-  Rendezvous(StoreDoor& door, const MeetingOptions& options, Hello self, Time begin)
+  Rendezvous(StoreDoor& door, const RendezvousOptions& options, Hello self, Time begin)
       : door_(door), options_(options), self_(std::move(self)), begin_(begin) {}
 
   Result<Table> run() { return options_.rank == 0 ? lead() : follow(); }
@@ -63,7 +63,7 @@ class Rendezvous {
   void leave_no_keys(int readers);
 
   StoreDoor& door_;
-  const MeetingOptions& options_;
+  const RendezvousOptions& options_;
   Hello self_;
   Time begin_;
   std::string nonce_;
@@ -87,8 +87,8 @@ std::string Rendezvous::patience_text(const std::vector<int>& ranks) const {
          " after " + describe_duration(monotonic_now() - begin_);
 }
 
-// An empty one is none: its owner has deleted it since it was seen. That was the hello of a meeting
-// that has ended, and the next follows.
+// An empty one is none: its owner has deleted it since it was seen. That was the hello of a
+// rendezvous that has ended, and the next follows.
 Status Rendezvous::note_hello(int rank, const std::string& bytes) {
   if (bytes.empty()) return Status();
   Result<Hello> hello = Hello::decode(bytes);
@@ -248,13 +248,13 @@ Result<Table> Rendezvous::follow() {
 }
 
 // Peers that have been added.
-void release_peers(const FurtherMeeting& engine, int own) {
+void release_peers(const EnginePeers& engine, int own) {
   for (int rank = 0; rank < static_cast<int>(engine.peers.size()); ++rank)
     if (rank != own) engine.stack->release_peer(engine.peers[rank]);
 }
 
 // The ranks' addresses on that engine, counted from the group's own.
-Status add_peers(const Table& table, int own, std::size_t engine, FurtherMeeting& to) {
+Status add_peers(const Table& table, int own, std::size_t engine, EnginePeers& to) {
   for (int rank = 0; rank < static_cast<int>(table.ranks.size()); ++rank) {
     const Hello& hello = table.ranks[rank];
     const std::string who = "rank " + std::to_string(rank) + ": ";
@@ -277,28 +277,28 @@ Status add_peers(const Table& table, int own, std::size_t engine, FurtherMeeting
 
 }  // namespace
 
-Status enter_table(const Table& table, const MeetingOptions& options, Meeting* meeting) {
+Status enter_table(const Table& table, const RendezvousOptions& options, RendezvousResult* result) {
   if (static_cast<int>(table.ranks.size()) != options.world) {
     return Status(Code::kRendezvous,
                   "rank 0 counts " + std::to_string(table.ranks.size()) + " ranks in group '" +
                       options.group + "', rank " + std::to_string(options.rank) + " counts " +
                       std::to_string(options.world) + ": start all with one WORLD_SIZE");
   }
-  meeting->group_id = table.group_id;
-  meeting->word = table.word;
-  meeting->host_of_rank = table.host_of_rank();
-  meeting->host_gbits = table.host_gbits();
-  std::vector<FurtherMeeting> engines = {{meeting->stack, {}}};
-  for (const auto& stack : meeting->use->further()) engines.push_back({stack, {}});
+  result->group_id = table.group_id;
+  result->word = table.word;
+  result->host_of_rank = table.host_of_rank();
+  result->host_gbits = table.host_gbits();
+  std::vector<EnginePeers> engines = {{result->stack, {}}};
+  for (const auto& stack : result->use->further()) engines.push_back({stack, {}});
   for (std::size_t engine = 0; engine < engines.size(); ++engine) {
     const Status added = add_peers(table, options.rank, engine, engines[engine]);
     if (added.ok()) continue;
-    for (const FurtherMeeting& one : engines) release_peers(one, options.rank);
+    for (const EnginePeers& one : engines) release_peers(one, options.rank);
     return added;
   }
-  meeting->peers = std::move(engines.front().peers);
+  result->peers = std::move(engines.front().peers);
   engines.erase(engines.begin());
-  meeting->further = std::move(engines);
+  result->further = std::move(engines);
   return Status();
 }
 
@@ -325,43 +325,44 @@ Result<Hello> hello_of(const StackUse& use, const std::vector<Setting>& settings
   return hello;
 }
 
-Result<Meeting> meet(const c10::intrusive_ptr<c10d::Store>& store, const MeetingOptions& options) {
-  Meeting meeting;
-  meeting.member = {options.group, options.world, options.rank};
+Result<RendezvousResult> rendezvous(const c10::intrusive_ptr<c10d::Store>& store,
+                                    const RendezvousOptions& options) {
+  RendezvousResult result;
+  result.member = {options.group, options.world, options.rank};
   if (options.world == 1) {
-    meeting.group_id = new_group_id(options.service);
-    meeting.word = options.word;
-    meeting.peers = {0};
-    meeting.host_of_rank = {0};
-    meeting.host_gbits = {0};
-    return meeting;
+    result.group_id = new_group_id(options.service);
+    result.word = options.word;
+    result.peers = {0};
+    result.host_of_rank = {0};
+    result.host_gbits = {0};
+    return result;
   }
   const Time begin = monotonic_now();
   const Duration timeout = options.timeout > 0 ? options.timeout : kDefaultTimeout;
   StoreDoor door(store, later(later(begin, timeout), options.rank == 0 ? 0 : kGrace),
                  options.world);
   Result<std::shared_ptr<StackUse>> use =
-      StackUse::take(door.host(), meeting.member, options.engines);
+      StackUse::take(door.host(), result.member, options.engines);
   if (!use.ok()) return use.status();
-  meeting.use = std::move(use).value();
-  meeting.stack = meeting.use->stack();
-  Result<Hello> self = hello_of(*meeting.use, options.settings);
+  result.use = std::move(use).value();
+  result.stack = result.use->stack();
+  Result<Hello> self = hello_of(*result.use, options.settings);
   if (!self.ok()) return self.status();
-  Rendezvous rendezvous(door, options, std::move(self).value(), begin);
-  Result<Table> table = rendezvous.run();
-  Status status = table.ok() ? enter_table(*table, options, &meeting) : table.status();
-  rendezvous.stay_until_heard();
+  Rendezvous side(door, options, std::move(self).value(), begin);
+  Result<Table> table = side.run();
+  Status status = table.ok() ? enter_table(*table, options, &result) : table.status();
+  side.stay_until_heard();
   if (!status.ok()) return status;
-  return meeting;
+  return result;
 }
 
-void part(Meeting& meeting) {
-  if (!meeting.stack) return;
-  release_peers({meeting.stack, meeting.peers}, meeting.member.rank);
-  for (const FurtherMeeting& engine : meeting.further) release_peers(engine, meeting.member.rank);
-  meeting.further.clear();
-  meeting.stack.reset();
-  meeting.use.reset();
+void release(RendezvousResult& result) {
+  if (!result.stack) return;
+  release_peers({result.stack, result.peers}, result.member.rank);
+  for (const EnginePeers& engine : result.further) release_peers(engine, result.member.rank);
+  result.further.clear();
+  result.stack.reset();
+  result.use.reset();
 }
 
 }  // namespace taco::edge

@@ -15,7 +15,7 @@
 namespace taco::edge {
 namespace {
 
-constexpr char kAnyMeeting[] = "taco-meeting-", kMagic[] = "taco-meeting-5";
+constexpr char kAnyMagic[] = "taco-meeting-", kMagic[] = "taco-meeting-5";
 constexpr char kRefusal[] = "taco-refusal-1";
 constexpr std::string_view kAnyMember = "taco-member-", kMember = "taco-member-1:";
 constexpr std::size_t kMaxFieldBytes = 1 << 16;
@@ -176,7 +176,7 @@ Result<Hello> Hello::decode(std::string_view bytes) {
   Hello hello;
   hello.format = in.text();
   const bool is_ours = hello.format == kMagic;
-  if (!hello.format.starts_with(kAnyMeeting)) return damaged("greeting");
+  if (!hello.format.starts_with(kAnyMagic)) return damaged("greeting");
   if (is_ours && lengths == Lengths::kWide) return damaged("greeting");
   hello.token = in.text();
   hello.version = in.text();

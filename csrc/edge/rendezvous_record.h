@@ -23,7 +23,7 @@ struct Setting {
 
 struct Hello {
   std::string format;   // what encode() writes; another version may write another one
-  std::string token;    // random; fresh for every meeting of every incarnation
+  std::string token;    // random; fresh for every rendezvous of every incarnation
   std::string version;  // of taco_torch
   std::vector<Setting> settings;
   std::string host;                  // host identity

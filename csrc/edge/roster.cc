@@ -37,7 +37,7 @@ Result<std::string> name_of_job(StoreDoor& door) {
 }  // namespace
 
 Result<std::shared_ptr<Roster>> Roster::open(const c10::intrusive_ptr<c10d::Store>& store,
-                                             const MeetingOptions& options) {
+                                             const RendezvousOptions& options) {
   const Duration timeout = options.timeout > 0 ? options.timeout : kPatienceForName;
   StoreDoor door(store, later(monotonic_now(), timeout), options.world);
   Result<std::shared_ptr<StackUse>> use =
@@ -127,7 +127,7 @@ Result<Gathering> Roster::gather(const std::vector<std::string>& handles, bool i
                                            "': each reconfiguration needs a fresh one");
     }
   }
-  MeetingOptions options = options_;
+  RendezvousOptions options = options_;
   options.rank = *own;
   options.world = static_cast<int>(members->size());
   Table table;

@@ -1,4 +1,4 @@
-// The other way for ranks to meet: by handles. Each rank gives one out as soon as it is there, the
+// The other rendezvous of ranks: by handles. Each rank gives one out as soon as it is there, the
 // program carries them to the others, and whoever holds the handles of all members makes the group
 // of them. No store is asked, which may have died with the rank that served it; and nothing of the
 // Stack changes, so that those who were in a group before keep their sessions, keys and paths.
@@ -19,8 +19,8 @@
 
 namespace taco::edge {
 
-// A meeting, and what all of its ranks must have in common beside it.
-struct Gathering : Meeting {
+// The result of that, and what all of its ranks must have in common beside it.
+struct Gathering : RendezvousResult {
   std::uint64_t digest = 0;
 };
 
@@ -30,8 +30,8 @@ class Roster {
   // This rank, before it has a group; `options` has a name, not more ranks. Ranks that come by one
   // store are of one job: the first gives it a name. Blocks until that is there, without the GIL.
   static Result<std::shared_ptr<Roster>> open(const c10::intrusive_ptr<c10d::Store>& store,
-                                              const MeetingOptions& options);
-  Roster(MeetingOptions options, std::shared_ptr<StackUse> use, MemberHandle self)
+                                              const RendezvousOptions& options);
+  Roster(RendezvousOptions options, std::shared_ptr<StackUse> use, MemberHandle self)
       : options_(std::move(options)), use_(std::move(use)), self_(std::move(self)) {}
 
   // As confidential as the store: it holds what proves to others that they speak to this process.
@@ -52,7 +52,7 @@ class Roster {
   Status check(const std::vector<MemberHandle>& members, int own) const;
   std::uint64_t group_id(std::int64_t number) const;
 
-  const MeetingOptions options_;
+  const RendezvousOptions options_;
   const std::shared_ptr<StackUse> use_;
   const MemberHandle self_;
   std::mutex mutex_;

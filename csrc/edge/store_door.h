@@ -1,6 +1,6 @@
 // The c10d store as the rendezvous uses it: Status instead of exceptions, bounded waits, and texts
-// that name the store. Owned by one meeting, used by one thread, whose waits heed what it is asked
-// for meanwhile (base/heed.h).
+// that name the store. Owned by one rendezvous, used by one thread, whose waits heed what it is
+// asked for meanwhile (base/heed.h).
 //
 // Waiting is looking again and again. The store's own wait would hold its connection, which other
 // threads of the program use too, for the whole time; cut into slices it makes torch print a

@@ -14,7 +14,7 @@ ProcessGroupTaco = _C.ProcessGroupTaco
 
 
 def create(opts: _DistributedBackendOptions, pg_options: object) -> _C.ProcessGroupTaco:
-    """Creates the backend of a group for torch, and meets the other ranks.
+    """Creates the backend of a group for torch, and joins the other ranks.
 
     Raises:
         TypeError: ``pg_options`` belong to another backend.

@@ -10,7 +10,7 @@
 #include "edge/without_gil.h"
 #include "pg/c10d/backend_registry.h"
 #include "pg/c10d/backend_tensors.h"
-#include "pg/c10d/group_meeting.h"
+#include "pg/c10d/group_rendezvous.h"
 #include "pg/tuning/tuning.h"
 
 namespace taco::pg {
@@ -26,21 +26,21 @@ Backend::Backend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int siz
     : c10d::Backend(rank, size), options_(std::move(options)) {
   TORCH_CHECK_VALUE(rank >= 0 && rank < size, "taco: rank ", rank, " is outside a group of ", size);
   init();
-  GroupMeetingOptions meeting;
-  meeting.rank = rank;
-  meeting.world = size;
-  meeting.name = options_->group_name;
-  meeting.timeout = to_duration(options_->timeout);
+  GroupRendezvousOptions rendezvous;
+  rendezvous.rank = rank;
+  rendezvous.world = size;
+  rendezvous.name = options_->group_name;
+  rendezvous.timeout = to_duration(options_->timeout);
   for (uint64_t global : options_->global_ranks_in_group) {
-    meeting.global_ranks.push_back(static_cast<int>(global));
+    rendezvous.global_ranks.push_back(static_cast<int>(global));
   }
-  meeting.algorithm = options_->algorithm;
-  meeting.costs = options_->costs;
-  meeting.compress_all_reduce = options_->compress_all_reduce;
+  rendezvous.algorithm = options_->algorithm;
+  rendezvous.costs = options_->costs;
+  rendezvous.compress_all_reduce = options_->compress_all_reduce;
   codec_ = codec_named(options_->compress_all_reduce);
   const bool begins_apart = may_reconfigure(*options_);
   raise_if_error(hear_signals_during([&] {
-    return begins_apart ? life_.begin_apart(store, meeting) : life_.begin(store, meeting);
+    return begins_apart ? life_.begin_apart(store, rendezvous) : life_.begin(store, rendezvous);
   }));
   if (!begins_apart) hear_of_failures(*generation());
   hang_dump_ = HangDump::acquire();

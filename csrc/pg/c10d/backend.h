@@ -1,6 +1,6 @@
 // The c10d backend "taco": checks each call, translates it to an OperationSpec and hands it to the
 // group's Communicator. No algorithm lives here. Any thread may call. What blocks: making a group
-// (the constructor, split and merge meet the other ranks through the store), monitoredBarrier,
+// (the constructor, split and merge join the other ranks through the store), monitoredBarrier,
 // waitForPendingWorks, and leaving (shutdown and the destructor linger for what is unacknowledged).
 // Python calls in with the GIL released.
 //
@@ -55,7 +55,7 @@ class Backend : public c10d::Backend {
     std::optional<CostParameters> costs;  // of the group this one is split from
   };
 
-  // Meets the other `size - 1` ranks; throws RendezvousError or VersionMismatchError.
+  // Joins the other `size - 1` ranks; throws RendezvousError or VersionMismatchError.
   static c10::intrusive_ptr<Backend> create(const c10::intrusive_ptr<c10d::Store>& store, int rank,
                                             int size, c10::intrusive_ptr<Options> options);
   // For create(), which also registers the backend for the interpreter's exit.

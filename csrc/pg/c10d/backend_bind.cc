@@ -82,7 +82,7 @@ void bind_backend(py::module_& module) {
       module, "Options", "pg_options of a taco group; copyable.")
       .def(py::init([](Milliseconds timeout, const std::string& algorithm,
                        const std::variant<bool, std::string>& compress_all_reduce) {
-             // Here, where the program says it, and not once the ranks have met.
+             // Here, where the program says it, and not once the rendezvous is over.
              raise_if_error(check_forced(algorithm).with_prefix("Options(algorithm=...): "));
              auto options = c10::make_intrusive<Backend::Options>(timeout);
              options->algorithm = algorithm;
@@ -105,7 +105,7 @@ void bind_backend(py::module_& module) {
       .def("reduce_scatter_coded", &reduce_scatter_coded, py::arg("output"), py::arg("input"),
            py::arg("op"), py::arg("format"), py::arg("async_op"), NoGil())
       // torch has the ranks that are not in a new group take part in the split that makes it, where
-      // groups are bound to a device. Here only its members meet.
+      // groups are bound to a device. Here only its members take part.
       .def("perform_nocolor_split", [](const Backend&, const py::object& /*device*/) {})
       .def_property_readonly("groups", &Backend::groups)
       .def(

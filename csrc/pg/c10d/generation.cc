@@ -8,30 +8,30 @@
 
 namespace taco::pg {
 
-Result<std::shared_ptr<Generation>> Generation::open(GroupMeeting meeting, const void* tree,
-                                                     bool is_default) {
-  auto made = std::make_shared<Generation>(std::move(meeting));
+Result<std::shared_ptr<Generation>> Generation::open(GroupRendezvousResult rendezvous,
+                                                     const void* tree, bool is_default) {
+  auto made = std::make_shared<Generation>(std::move(rendezvous));
   if (is_default) TACO_RETURN_IF_ERROR(made->measure_costs(tree));
-  const GroupMeeting& met = made->meeting_;
+  const GroupRendezvousResult& result = made->rendezvous_;
   std::vector<FurtherEngine> further;
-  for (const edge::FurtherMeeting& engine : met.further)
+  for (const edge::EnginePeers& engine : result.further)
     further.push_back({engine.stack, engine.peers});
   Result<std::shared_ptr<Communicator>> communicator =
-      Communicator::create(met.stack, met.group, further);
+      Communicator::create(result.stack, result.group, further);
   if (!communicator.ok()) return communicator.status();
   made->communicator_ = std::move(communicator).value();
-  made->nested_ = std::make_shared<NestedGroups>(met.stack, met.group);
+  made->nested_ = std::make_shared<NestedGroups>(result.stack, result.group);
   return made;
 }
 
 // A default group measures, if told to; groups of its ranks plan as it does.
 Status Generation::measure_costs(const void* tree) {
-  GroupOptions& group = meeting_.group;
+  GroupOptions& group = rendezvous_.group;
   CostBlock block{.parameters = group.costs, .owner = owner(), .tree = tree};
   Result<Env> env = Env::get();
   if (!env.ok()) return env.status();
   if (env->tune && group.world > 1) {
-    Result<CostParameters> measured = tune(meeting_.stack, group);
+    Result<CostParameters> measured = tune(rendezvous_.stack, group);
     if (!measured.ok()) return measured.status();
     block.parameters = *measured;
     block.measured = true;
@@ -56,7 +56,7 @@ Status Generation::close(Duration linger) {
     if (Status nested = nested_->close(linger); unreported.ok()) unreported = std::move(nested);
   }
   withdraw_costs(owner());
-  edge::part(meeting_);
+  edge::release(rendezvous_);
   return unreported;
 }
 

@@ -10,7 +10,7 @@
 #include "kernels/kernels.h"
 #include "pg/algorithms/list.h"
 #include "pg/c10d/bind.h"
-#include "pg/c10d/group_meeting.h"
+#include "pg/c10d/group_rendezvous.h"
 #include "pg/communicator.h"
 #include "pg/execution/trace.h"
 #include "pg/tuning/cost_block.h"

@@ -8,7 +8,7 @@
 namespace taco::pg {
 namespace {
 
-// Groups made from a default group meet in its store, under prefixes of their own.
+// Groups made from a default group use its store, under prefixes of their own.
 const void* tree_of(const c10::intrusive_ptr<c10d::Store>& store) {
   auto* prefixed = dynamic_cast<c10d::PrefixStore*>(store.get());
   return prefixed ? prefixed->getUnderlyingNonPrefixStore().get() : store.get();
@@ -19,22 +19,22 @@ constexpr Duration kLingerOfTheLast = kSecond;
 }  // namespace
 
 Status Succession::begin(const c10::intrusive_ptr<c10d::Store>& store,
-                         const GroupMeetingOptions& meeting) {
-  options_ = meeting;
+                         const GroupRendezvousOptions& options) {
+  options_ = options;
   tree_ = tree_of(store);
-  const bool is_default = meeting.global_ranks.empty();
+  const bool is_default = options.global_ranks.empty();
   if (!is_default && !options_.costs) options_.costs = costs_of_tree(tree_).parameters;
-  Result<GroupMeeting> met = meet(store, options_);
-  if (!met.ok()) return met.status();
+  Result<GroupRendezvousResult> joined = rendezvous(store, options_);
+  if (!joined.ok()) return joined.status();
   Result<std::shared_ptr<Generation>> only =
-      Generation::open(std::move(met).value(), tree_, is_default);
+      Generation::open(std::move(joined).value(), tree_, is_default);
   if (only.ok()) current_ = *only;
   return only.status();
 }
 
 Status Succession::begin_apart(const c10::intrusive_ptr<c10d::Store>& store,
-                               const GroupMeetingOptions& meeting) {
-  options_ = meeting;
+                               const GroupRendezvousOptions& options) {
+  options_ = options;
   tree_ = tree_of(store);
   Result<std::shared_ptr<edge::Roster>> roster = open_roster(store, options_);
   if (!roster.ok()) return roster.status();
@@ -69,10 +69,10 @@ Result<std::shared_ptr<Generation>> Succession::advance(const Reconfiguration& t
   Result<edge::Gathering> gathered = roster_.load()->gather(to.handles, to.in_order, to.uuid);
   if (!gathered.ok()) return gathered.status();
   const std::uint64_t digest = gathered->digest;
-  Result<GroupMeeting> meeting = group_of(std::move(gathered).value(), options_);
-  if (!meeting.ok()) return meeting.status();
+  Result<GroupRendezvousResult> joined = group_of(std::move(gathered).value(), options_);
+  if (!joined.ok()) return joined.status();
   Result<std::shared_ptr<Generation>> next =
-      Generation::open(std::move(meeting).value(), tree_, true);
+      Generation::open(std::move(joined).value(), tree_, true);
   if (!next.ok()) return next;
   TACO_RETURN_IF_ERROR(call_roll(*next, digest, to.timeout > 0 ? to.timeout : kNever));
   const std::shared_ptr<Generation> last = current_.exchange(*next);

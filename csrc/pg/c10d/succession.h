@@ -29,11 +29,11 @@ struct Reconfiguration {
 
 class Succession {
  public:
-  // Meets the ranks of `meeting` through the store: its only generation.
-  Status begin(const c10::intrusive_ptr<c10d::Store>& store, const GroupMeetingOptions& meeting);
+  // Joins the ranks through the store: its only generation.
+  Status begin(const c10::intrusive_ptr<c10d::Store>& store, const GroupRendezvousOptions& options);
   // Waits for advance() to be called.
   Status begin_apart(const c10::intrusive_ptr<c10d::Store>& store,
-                     const GroupMeetingOptions& meeting);
+                     const GroupRendezvousOptions& options);
 
   // Null: none yet, or none any more.
   std::shared_ptr<Generation> current() const { return current_.load(); }
@@ -52,7 +52,7 @@ class Succession {
   Status call_roll(const std::shared_ptr<Generation>& next, std::uint64_t digest, Duration timeout);
 
   const void* tree_ = nullptr;
-  GroupMeetingOptions options_;
+  GroupRendezvousOptions options_;
   std::atomic<std::shared_ptr<edge::Roster>> roster_;
   // One thread at a time; a handler of a signal may come to close() in the midst of advance().
   std::recursive_mutex advancing_;

@@ -9,9 +9,9 @@
 //   bits 31..50 the codec's settings (Codec::code)   0..30 count, or the most there can be, or,
 //                                                   hashed, of every size where they are uneven
 //
-// A signature describes the call and nothing else. Ranks agree on how they plan it when they meet:
-// settings are compared in full at that time, and hosts and costs come from one table
-// (pg/c10d/group_meeting.h).
+// A signature describes the call and nothing else. Ranks agree on how they plan it at their
+// rendezvous: settings are compared in full at that time, and hosts and costs come from one table
+// (pg/c10d/group_rendezvous.h).
 //
 // A pure value; any thread.
 #pragma once

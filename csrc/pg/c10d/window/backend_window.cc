@@ -78,7 +78,7 @@ void BackendWindow::tensor_register(const at::Tensor& tensor, bool /*owning*/) {
     problem = std::current_exception();
     memory = WindowMemory{};
   }
-  // Others write as soon as they have met this rank: the window is there before.
+  // Others write as soon as they know of this rank: the window is there before.
   const std::uint64_t number = made->generation->next_window();
   const std::uint64_t parent = made->generation->options().id;
   const std::string suffix = "/window " + std::to_string(number);
@@ -87,7 +87,7 @@ void BackendWindow::tensor_register(const at::Tensor& tensor, bool /*owning*/) {
       made->generation->nested()->child_of(parent), suffix.c_str(), memory));
   if (!problem) edge::fix_storage(made->tensor);
   try {
-    made->peers = meet(*made, problem);
+    made->peers = exchange_records(*made, problem);
   } catch (...) {
     made->close();
     throw;
@@ -97,8 +97,8 @@ void BackendWindow::tensor_register(const at::Tensor& tensor, bool /*owning*/) {
 }
 
 // All ranks tell each other of their tensors. Where one has none that can be used, all fail.
-std::vector<BackendWindow::Peer> BackendWindow::meet(const Registered& own,
-                                                     std::exception_ptr problem) const {
+std::vector<BackendWindow::Peer> BackendWindow::exchange_records(const Registered& own,
+                                                                 std::exception_ptr problem) const {
   const int world = own.group->options().world;
   WindowRecord record;
   if (!problem) {

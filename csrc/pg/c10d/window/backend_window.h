@@ -58,7 +58,7 @@ class BackendWindow final : public c10d::Window {
   using RegisteredPtr = std::shared_ptr<Registered>;
 
   RegisteredPtr registered() const;
-  std::vector<Peer> meet(const Registered& own, std::exception_ptr problem) const;
+  std::vector<Peer> exchange_records(const Registered& own, std::exception_ptr problem) const;
   c10::intrusive_ptr<c10d::Work> start(const Registered& registered, Translation& translation,
                                        const char* title, std::chrono::milliseconds timeout,
                                        bool async, const std::vector<at::Tensor>& inputs);

@@ -1,5 +1,5 @@
-// How the ranks of a process group meet (edge/rendezvous.h), and what they agree on there: settings
-// that change messages are compared, and all plan from rank 0's costs.
+// The rendezvous of a process group's ranks (edge/rendezvous.h), and what they agree on there:
+// settings that change messages are compared, and all plan from rank 0's costs.
 #pragma once
 
 #include <memory>
@@ -14,7 +14,7 @@
 
 namespace taco::pg {
 
-struct GroupMeetingOptions {
+struct GroupRendezvousOptions {
   int rank = 0;
   int world = 1;
   std::string name;               // torch's name of the group
@@ -26,8 +26,8 @@ struct GroupMeetingOptions {
   std::optional<CostParameters> costs;
 };
 
-// A meeting with what a Communicator needs. Ended by edge::part().
-struct GroupMeeting : edge::Meeting {
+// With what a Communicator needs. Ended by edge::release().
+struct GroupRendezvousResult : edge::RendezvousResult {
   GroupOptions group;
 };
 
@@ -35,14 +35,14 @@ struct GroupMeeting : edge::Meeting {
 // that no room knows, an instruction set that this host lacks, a key file that cannot be read.
 Status check_settings(const Env& env);
 
-// As edge::meet().
-Result<GroupMeeting> meet(const c10::intrusive_ptr<c10d::Store>& store,
-                          const GroupMeetingOptions& options);
+// As edge::rendezvous().
+Result<GroupRendezvousResult> rendezvous(const c10::intrusive_ptr<c10d::Store>& store,
+                                         const GroupRendezvousOptions& options);
 
-// The same for ranks that meet by handles: as edge::Roster::open(), and the group of those that it
+// The same for ranks that come by handles: as edge::Roster::open(), and the group of those that it
 // has gathered, whose ranks and number are theirs and not those of `options`.
 Result<std::shared_ptr<edge::Roster>> open_roster(const c10::intrusive_ptr<c10d::Store>& store,
-                                                  const GroupMeetingOptions& options);
-Result<GroupMeeting> group_of(edge::Gathering gathering, GroupMeetingOptions options);
+                                                  const GroupRendezvousOptions& options);
+Result<GroupRendezvousResult> group_of(edge::Gathering gathering, GroupRendezvousOptions options);
 
 }  // namespace taco::pg

@@ -1,4 +1,4 @@
-#include "pg/c10d/group_meeting.h"
+#include "pg/c10d/group_rendezvous.h"
 
 #include <algorithm>
 #include <numeric>
@@ -15,7 +15,7 @@ namespace {
 
 // The settings that change which messages a rank sends, or when, or by which engine: two ranks must
 // not disagree about them.
-std::vector<edge::Setting> agreed_settings(const Env& env, const GroupMeetingOptions& options) {
+std::vector<edge::Setting> agreed_settings(const Env& env, const GroupRendezvousOptions& options) {
   const bool own = !options.algorithm.empty();
   std::vector<edge::Setting> settings = {
       {own ? "Options.algorithm" : "TACO_ALGORITHM", own ? options.algorithm : env.algorithm},
@@ -30,19 +30,19 @@ std::vector<edge::Setting> agreed_settings(const Env& env, const GroupMeetingOpt
 }
 
 // LIGHT_INTRA_SIZE is about the default group. All ranks come to the same.
-Result<int> intra_size_of(const Env& env, const edge::Meeting& meeting,
-                          const GroupMeetingOptions& options) {
+Result<int> intra_size_of(const Env& env, const edge::RendezvousResult& result,
+                          const GroupRendezvousOptions& options) {
   const auto size = static_cast<int>(env.light_intra_size);
   if (size == 0 || options.world == 1) return 0;
   if (options.world % size == 0) return size;
   if (!options.global_ranks.empty()) return 0;
-  Result<Topology> topology = Topology::make(meeting.host_of_rank, meeting.host_gbits);
+  Result<Topology> topology = Topology::make(result.host_of_rank, result.host_gbits);
   if (!topology.ok()) return topology.status();
   const std::string prefix = "LIGHT_INTRA_SIZE is " + std::to_string(size) + ": ";
   return topology->grouped(size).status().with_prefix(prefix);
 }
 
-edge::MeetingOptions meeting_options(const Env& env, const GroupMeetingOptions& options) {
+edge::RendezvousOptions rendezvous_options(const Env& env, const GroupRendezvousOptions& options) {
   const std::vector<std::byte> costs = encode(options.costs.value_or(CostParameters()));
   return {.group = options.name,
           .rank = options.rank,
@@ -54,15 +54,16 @@ edge::MeetingOptions meeting_options(const Env& env, const GroupMeetingOptions& 
           .engines = edge::StackUse::Engines::kAll};
 }
 
-GroupOptions options_of_group(const edge::Meeting& meeting, const GroupMeetingOptions& options) {
+GroupOptions options_of_group(const edge::RendezvousResult& result,
+                              const GroupRendezvousOptions& options) {
   GroupOptions group;
-  group.id = meeting.group_id;
+  group.id = result.group_id;
   group.name = options.name;
   group.rank = options.rank;
   group.world = options.world;
-  group.peers = meeting.peers;
-  group.host_of_rank = meeting.host_of_rank;
-  group.host_gbits = meeting.host_gbits;
+  group.peers = result.peers;
+  group.host_of_rank = result.host_of_rank;
+  group.host_gbits = result.host_gbits;
   group.timeout = options.timeout;
   group.algorithm = options.algorithm;
   group.global_ranks = options.global_ranks;
@@ -73,8 +74,8 @@ GroupOptions options_of_group(const edge::Meeting& meeting, const GroupMeetingOp
   return group;
 }
 
-void announce(const GroupMeeting& meeting, bool tuned) {
-  const GroupOptions& group = meeting.group;
+void announce(const GroupRendezvousResult& result, bool tuned) {
+  const GroupOptions& group = result.group;
   const std::vector<int>& hosts = group.host_of_rank;
   const int count = hosts.empty() ? 1 : *std::max_element(hosts.begin(), hosts.end()) + 1;
   std::vector<int> ranks(count, 0);
@@ -86,24 +87,25 @@ void announce(const GroupMeeting& meeting, bool tuned) {
                 "taco_torch %s: world %d = %d host%s x %s rank%s, transport %s, planner costs %s",
                 TACO_VERSION, group.world, count, count == 1 ? "" : "s", per_host.c_str(),
                 per_host == "1" ? "" : "s",
-                meeting.stack ? meeting.stack->transport_summary().c_str() : "none (one rank)",
+                result.stack ? result.stack->transport_summary().c_str() : "none (one rank)",
                 tuned && group.world > 1 ? "to be measured" : "from the table");
 }
 
-// Parts from the meeting where it makes no group.
-Result<GroupMeeting> finish(const Env& env, edge::Meeting met, const GroupMeetingOptions& options) {
-  Result<CostParameters> costs = decode_costs(std::as_bytes(std::span(met.word)));
-  Result<int> intra_size = intra_size_of(env, met, options);
+// Releases what the rendezvous took where it makes no group.
+Result<GroupRendezvousResult> finish(const Env& env, edge::RendezvousResult joined,
+                                     const GroupRendezvousOptions& options) {
+  Result<CostParameters> costs = decode_costs(std::as_bytes(std::span(joined.word)));
+  Result<int> intra_size = intra_size_of(env, joined, options);
   for (const Status& status : {costs.status(), intra_size.status()}) {
     if (status.ok()) continue;
-    edge::part(met);
+    edge::release(joined);
     return status;
   }
-  GroupMeeting meeting{std::move(met), {}};
-  meeting.group = options_of_group(meeting, options);
-  meeting.group.costs = *costs;
-  meeting.group.intra_size = *intra_size;
-  return meeting;
+  GroupRendezvousResult result{std::move(joined), {}};
+  result.group = options_of_group(result, options);
+  result.group.costs = *costs;
+  result.group.intra_size = *intra_size;
+  return result;
 }
 
 }  // namespace
@@ -114,23 +116,25 @@ Status check_settings(const Env& env) {
   return harp::StackOptions::from_env().status();
 }
 
-Result<GroupMeeting> meet(const c10::intrusive_ptr<c10d::Store>& store,
-                          const GroupMeetingOptions& options) {
+Result<GroupRendezvousResult> rendezvous(const c10::intrusive_ptr<c10d::Store>& store,
+                                         const GroupRendezvousOptions& options) {
   Result<Env> env = Env::get();
   if (!env.ok()) return env.status();
-  // A mistake of this rank is found before the others are met, to whom it would look like a loss.
+  // A mistake of this rank is found before the others are joined, to whom it would look like a
+  // loss.
   TACO_RETURN_IF_ERROR(check_settings(*env));
   if (options.global_ranks.empty()) set_log_rank(options.rank);
-  Result<edge::Meeting> met = edge::meet(store, meeting_options(*env, options));
-  if (!met.ok()) return met.status();
-  Result<GroupMeeting> meeting = finish(*env, std::move(*met), options);
-  if (meeting.ok() && options.global_ranks.empty() && options.rank == 0)
-    announce(*meeting, env->tune);
-  return meeting;
+  Result<edge::RendezvousResult> joined =
+      edge::rendezvous(store, rendezvous_options(*env, options));
+  if (!joined.ok()) return joined.status();
+  Result<GroupRendezvousResult> result = finish(*env, std::move(*joined), options);
+  if (result.ok() && options.global_ranks.empty() && options.rank == 0)
+    announce(*result, env->tune);
+  return result;
 }
 
 Result<std::shared_ptr<edge::Roster>> open_roster(const c10::intrusive_ptr<c10d::Store>& store,
-                                                  const GroupMeetingOptions& options) {
+                                                  const GroupRendezvousOptions& options) {
   Result<Env> env = Env::get();
   if (!env.ok()) return env.status();
   TACO_RETURN_IF_ERROR(check_settings(*env));
@@ -140,13 +144,13 @@ Result<std::shared_ptr<edge::Roster>> open_roster(const c10::intrusive_ptr<c10d:
                   "enable_reconfigure=True has no ranks yet: unset TACO_TUNE");
   }
   if (options.global_ranks.empty()) set_log_rank(options.rank);
-  return edge::Roster::open(store, meeting_options(*env, options));
+  return edge::Roster::open(store, rendezvous_options(*env, options));
 }
 
-Result<GroupMeeting> group_of(edge::Gathering gathering, GroupMeetingOptions options) {
+Result<GroupRendezvousResult> group_of(edge::Gathering gathering, GroupRendezvousOptions options) {
   Result<Env> env = Env::get();
   if (!env.ok()) {
-    edge::part(gathering);
+    edge::release(gathering);
     return env.status();
   }
   options.rank = gathering.member.rank;
