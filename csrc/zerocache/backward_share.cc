@@ -76,7 +76,7 @@ template <typename Use>
 Status BackwardShare::with_room(const Use& use) {
   Status status = use();
   if (status.code() != Code::kInvalidArgument) return status;
-  steps_.settle();
+  steps_.wait_for_chunks();
   return use();
 }
 
@@ -91,7 +91,7 @@ Status BackwardShare::unpack(PageId page, std::size_t from, std::span<const std:
   return with_room([&] { return step_.unpack(page, pages_.at(page), from, bytes); });
 }
 
-Status BackwardShare::settle() {
+Status BackwardShare::wait() {
   if (exchange_ == nullptr) return {};
   TACO_RETURN_IF_ERROR(exchange_->wait());
   return exchange_->own();

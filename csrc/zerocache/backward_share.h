@@ -3,7 +3,7 @@
 //
 //   final(tensors)   the gradients of these are final on all ranks: a point of the program that all
 //                    come to alike
-//   settle()         what is under way has arrived
+//   wait()           what is under way has arrived
 //   sent(page)       it has; who ends the step sends the others (ShardedStep::share())
 //   forget()         the step is over
 //
@@ -48,7 +48,7 @@ class BackwardShare {
   // The updates that this rank has are in `steps` by now. A failure is one of the group.
   Status final(std::span<const std::uint32_t> tensors);
   // OK, or the first failure, of this rank or of the group.
-  Status settle();
+  Status wait();
   bool sent(PageId page) const { return sent_.contains(page); }
   void forget();
 

@@ -117,7 +117,7 @@ Status BackwardSteps::step_whole() {
 }
 
 Status BackwardSteps::advance() {
-  settle();
+  wait_for_chunks();
   Status status = step_whole();
   if (status.ok()) status = begin_some();
   return no_room(status) ? Status() : status;
@@ -137,19 +137,19 @@ bool BackwardSteps::waits(PageId page) const {
 
 Status BackwardSteps::step_now(PageId page) {
   if (!waits(page)) return {};
-  settle();
+  wait_for_chunks();
   TACO_RETURN_IF_ERROR(step_whole());
   const auto is_there = [&](const Due& due) { return due.page == page; };
   static_cast<void>(std::stable_partition(due_.begin(), due_.end(), is_there));
   while (waits(page)) {
     Status status = begin_some();
     if (!status.ok() && (open_.empty() || !no_room(status))) return status;
-    settle();
+    wait_for_chunks();
   }
   return {};
 }
 
-void BackwardSteps::settle() {
+void BackwardSteps::wait_for_chunks() {
   if (open_.empty()) return;
   background_->wait();
   for (const auto& [due, chunk] : open_) {
@@ -169,7 +169,7 @@ void BackwardSteps::page_is_done(PageId id) {
 // Begins and ends all chunks that are due. If not even one has room, that is an error.
 Status BackwardSteps::drain() {
   while (!due_.empty() || !open_.empty()) {
-    settle();
+    wait_for_chunks();
     Status status = begin_some();
     if (!status.ok() && (open_.empty() || !no_room(status))) return status;
   }
@@ -177,7 +177,7 @@ Status BackwardSteps::drain() {
 }
 
 Status BackwardSteps::finish() {
-  settle();
+  wait_for_chunks();
   Status status = step_whole();
   std::set<PageId> left;
   for (const auto& [tensor, pending] : updates_) {
@@ -195,7 +195,7 @@ Status BackwardSteps::finish() {
 }
 
 Result<std::vector<std::uint32_t>> BackwardSteps::drop() {
-  settle();
+  wait_for_chunks();
   std::vector<std::uint32_t> stepped;
   std::erase_if(updates_, [](const auto& each) { return !each.second.stepped; });
   for (const auto& [tensor, pending] : updates_) stepped.push_back(tensor);
@@ -205,7 +205,7 @@ Result<std::vector<std::uint32_t>> BackwardSteps::drop() {
 }
 
 void BackwardSteps::forget() {
-  settle();
+  wait_for_chunks();
   due_.clear();
   due_whole_.clear();
   updates_.clear();

@@ -51,7 +51,7 @@ class BackwardSteps {
   static Result<std::unique_ptr<BackwardSteps>> make(OptimizerStream& stream, const Layout& layout,
                                                      std::span<const std::uint32_t> tensors,
                                                      const BackwardOptions& options);
-  // Nothing may be in use: settle() or forget() comes before.
+  // Nothing may be in use: wait_for_chunks() or forget() comes before.
   ~BackwardSteps() = default;
   BackwardSteps(const BackwardSteps&) = delete;
   BackwardSteps& operator=(const BackwardSteps&) = delete;
@@ -63,7 +63,7 @@ class BackwardSteps {
   // a page cannot be had, and the message says which.
   Status advance();
   // Ends all chunks: nothing is in use afterwards.
-  void settle();
+  void wait_for_chunks();
   // A page whose gradients are all final, before whatever else is due, and tensors on it that are
   // stepped whole; nothing of what is not stepped here, or has been. There has to be room for a
   // chunk.

@@ -44,7 +44,7 @@ class GatherOrder {
   bool uses(StripeId stripe) const { return place_of(stripe) < in_use_; }
   bool wants(StripeId stripe) const { return place_of(stripe) < wanted_.size(); }
   // The stripes wanted and not held, if it is time to gather them: when half of the room for what
-  // comes next is empty. `holds(stripe)`. So ranks meet now and then, not before every use.
+  // comes next is empty. `holds(stripe)`. So ranks gather now and then, not before every use.
   template <class Holds>
   std::vector<StripeId> due(const Holds& holds) const {
     std::vector<StripeId> missing;

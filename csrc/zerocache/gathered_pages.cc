@@ -25,7 +25,7 @@ Status GatheredPages::begin_run(const std::string& name) {
 
 void GatheredPages::end_run() {
   order_.end_run();
-  static_cast<void>(lockstep_.settle());
+  static_cast<void>(lockstep_.wait());
   drop_unwanted();
   ahead_ = false;
 }
@@ -52,7 +52,7 @@ void GatheredPages::end(OperatorKey key) {
 
 // Announces the stripes that come next before it waits for any.
 Status GatheredPages::have(std::span<const StripeId> needed) {
-  static_cast<void>(lockstep_.settle());
+  static_cast<void>(lockstep_.wait());
   TACO_RETURN_IF_ERROR(lockstep_.ended());
   drop_unwanted();  // what has begun only now may be that, and in the way
   std::vector<StripeId> missing;
@@ -61,7 +61,7 @@ Status GatheredPages::have(std::span<const StripeId> needed) {
   const Time started = monotonic_now();
   if (!missing.empty()) {
     announce(missing);
-    TACO_RETURN_IF_ERROR(lockstep_.settle());
+    TACO_RETURN_IF_ERROR(lockstep_.wait());
   }
   const Duration announcing = monotonic_now() - started;
   look_ahead();
@@ -188,7 +188,7 @@ void GatheredPages::unpack(StripeId stripe, std::span<const std::byte> received)
 
 void GatheredPages::release() {
   ahead_ = false;
-  static_cast<void>(lockstep_.settle());
+  static_cast<void>(lockstep_.wait());
   for (auto& [stripe, held] : held_) held.stale = true;
   drop_unwanted();
 }

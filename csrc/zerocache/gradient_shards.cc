@@ -147,7 +147,7 @@ std::vector<std::uint32_t> GradientShards::pack(PageId id, std::span<float> to, 
 
 // Finishes the first of the stripes under way: its mean is there afterwards.
 Status GradientShards::finish_first() {
-  if (under_way_.front()->work == nullptr) static_cast<void>(lockstep_.settle());
+  if (under_way_.front()->work == nullptr) static_cast<void>(lockstep_.wait());
   const std::unique_ptr<Reduction> first = std::move(under_way_.front());
   under_way_.pop_front();
   if (first->work == nullptr) return first->failed.ok() ? lockstep_.ended() : first->failed;
@@ -239,7 +239,7 @@ Result<double> GradientShards::norm(double order) {
       own = add(own, largest ? size : order == 2 ? size * size : std::pow(size, order));
     }
   }
-  TACO_RETURN_IF_ERROR(lockstep_.meet("take the norm of gradients", {}));
+  TACO_RETURN_IF_ERROR(lockstep_.barrier("take the norm of gradients", {}));
   auto all = gather_values(ranks_, own);
   TACO_RETURN_IF_ERROR(all.status());
   const double sum = std::accumulate(all->begin(), all->end(), 0.0, add);
@@ -249,7 +249,7 @@ Result<double> GradientShards::norm(double order) {
 Result<bool> GradientShards::unscale(float factor) {
   char what[64];  // with all digits: it is compared
   std::snprintf(what, sizeof what, "multiply gradients by %.9g", static_cast<double>(factor));
-  TACO_RETURN_IF_ERROR(lockstep_.meet(what, {}));
+  TACO_RETURN_IF_ERROR(lockstep_.barrier(what, {}));
   const auto finite = [](float value) { return std::isfinite(value); };
   const bool here = std::all_of(averages_.begin(), averages_.end(), [&](const auto& mean) {
     return std::all_of(mean.second.begin(), mean.second.end(), finite);

@@ -22,7 +22,7 @@ Lockstep::~Lockstep() {
 }
 
 Status Lockstep::begin_run(const std::string& name) {
-  static_cast<void>(settle());
+  static_cast<void>(wait());
   ended_ = broken_;
   digest_ = {};
   digest_.add(std::as_bytes(std::span(name)));
@@ -39,7 +39,7 @@ void Lockstep::note(std::uint64_t event) {
 void Lockstep::announce(Intent intent) { announce(std::move(intent), false); }
 
 void Lockstep::announce(Intent intent, bool ends_run) {
-  static_cast<void>(settle());
+  static_cast<void>(wait());
   if (!ended_.ok()) {
     if (intent.drop != nullptr) intent.drop(ended_);
     return;
@@ -63,7 +63,7 @@ void Lockstep::announce(Intent intent, bool ends_run) {
   pending_ = std::move(next);
 }
 
-Status Lockstep::settle() {
+Status Lockstep::wait() {
   if (pending_ == nullptr) return ended_;
   const std::unique_ptr<Pending> pending = std::move(pending_);
   Status status = judge(*pending);
@@ -75,11 +75,11 @@ Status Lockstep::settle() {
   return status;
 }
 
-Status Lockstep::meet(const std::string& what, const Status& own) {
+Status Lockstep::barrier(const std::string& what, const Status& own) {
   Digest digest;
   digest.add(std::as_bytes(std::span(what)));
   announce({.what = what, .digest = digest.value(), .own = own});
-  return settle();
+  return wait();
 }
 
 void Lockstep::give_up(const Status& why) {

@@ -4,10 +4,10 @@
 // that, by an error that says who was about to do what, and none waits for what will never come.
 //
 //   announce(A)   what was announced before begins; then the ranks are told of A
-//   settle()      what was announced last begins
+//   wait()        what was announced last begins, once all have announced it
 //
 // So a rank's calls of the group are an announcement, what was announced, the next announcement,
-// and so on, whatever its program does: where programs part, announcements meet announcements. And
+// and so on, whatever its program does: where programs part, announcements match announcements. And
 // nobody waits for an announcement before it is needed: pages that will be needed are announced
 // while others compute.
 //
@@ -15,7 +15,7 @@
 // all: everything fails until the next begin_run().
 //
 // One thread at a time. A caller that uses the group for something else while ranks are in step
-// comes here first, with meet().
+// comes here first, with barrier().
 #pragma once
 
 #include <cstdint>
@@ -49,20 +49,21 @@ class Lockstep {
   Lockstep(const Lockstep&) = delete;
   Lockstep& operator=(const Lockstep&) = delete;
 
-  // Settles, and whatever the ranks have done before is forgotten. Fails where the group has.
+  // Waits as wait() does, and whatever the ranks have done before is forgotten. Fails where the
+  // group has.
   Status begin_run(const std::string& name);
   // Something happens on all ranks alike that they do not exchange anything for. If it does not,
   // the next announcement tells.
   void note(std::uint64_t event);
 
-  // Settles. A failure of what was announced before is not reported here, but to settle() alone.
+  // Waits as wait() does. A failure of what was announced before is reported by wait() alone.
   void announce(Intent intent);
   // Waits until all have announced it. OK if all have announced the same, and all could, or if
   // nothing is announced. kMismatch, on all, if they are about to do different things, or have come
   // here by different ways; else a failure of one of them, on all.
-  Status settle();
-  // announce() and settle(): all ranks are here, and `own` is OK on all of them.
-  Status meet(const std::string& what, const Status& own);
+  Status wait();
+  // announce() and wait(): all ranks are here, and `own` is OK on all of them.
+  Status barrier(const std::string& what, const Status& own);
   // This rank cannot go on with the run: others learn why from their next announcement. Waits for
   // them only as far as something was announced before.
   void give_up(const Status& why);

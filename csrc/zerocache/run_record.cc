@@ -11,7 +11,7 @@ namespace {
 constexpr std::size_t kEntriesOfPage = 32;
 constexpr std::size_t kMinEntries = std::size_t{1} << 16;
 
-constexpr std::uint64_t kSettledFrom = 3;  // runs
+constexpr std::uint64_t kSteadyFrom = 3;  // runs
 
 }  // namespace
 
@@ -77,10 +77,10 @@ void RunRecorder::begin_run(const std::string& name, Time now) {
   open.before = resident_;
   open.cut = false;
   std::fill(std::begin(open.copies), std::end(open.copies), 0);
-  open.settled_runs = last.settled_runs;
-  std::copy(std::begin(last.settled_copies), std::end(last.settled_copies),
-            std::begin(open.settled_copies));
-  if (open.number >= kSettledFrom) ++open.settled_runs;
+  open.steady_runs = last.steady_runs;
+  std::copy(std::begin(last.steady_copies), std::end(last.steady_copies),
+            std::begin(open.steady_copies));
+  if (open.number >= kSteadyFrom) ++open.steady_runs;
 }
 
 void RunRecorder::end_run(Time now) {
@@ -143,7 +143,7 @@ void RunRecorder::decided(Time now, const Action& action) {
 void RunRecorder::copied(Way way) {
   if (late_ == nullptr) return;
   ++late_->copies[static_cast<int>(way)];
-  if (late_->number >= kSettledFrom) ++late_->settled_copies[static_cast<int>(way)];
+  if (late_->number >= kSteadyFrom) ++late_->steady_copies[static_cast<int>(way)];
 }
 
 RunRecord RunRecorder::last(const std::string& name) const {

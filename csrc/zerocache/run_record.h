@@ -51,7 +51,7 @@ struct RunRecord {
   std::uint64_t copies[kWays] = {};
   // The same of all runs of its name together, but the first two: the first is where the order of
   // uses is learned, and the second begins with what the first left behind.
-  std::uint64_t settled_runs = 0, settled_copies[kWays] = {};
+  std::uint64_t steady_runs = 0, steady_copies[kWays] = {};
   bool cut = false;  // it was too long to be kept: what is not a number is missing
 
   Duration time() const { return ended - began; }

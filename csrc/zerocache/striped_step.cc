@@ -35,7 +35,7 @@ std::vector<Update> StripedStep::sorted(std::span<const StripedUpdate> updates) 
 
 Status StripedStep::agree_on(std::span<const StripedUpdate> updates,
                              const GradientShards& gradients, const Status& own) {
-  TACO_RETURN_IF_ERROR(lockstep_.meet("step", {}));
+  TACO_RETURN_IF_ERROR(lockstep_.barrier("step", {}));
   const std::vector<Update> all = sorted(updates);
   return agree_on_step(ranks_, layout_, all, own.ok() ? check(all, gradients) : own);
 }
@@ -70,7 +70,7 @@ Result<AdafactorMeasures> StripedStep::measure_all(std::span<const Update> updat
 
 Result<AdafactorMeasures> StripedStep::measure(std::span<Update> updates,
                                                const GradientShards& gradients) {
-  TACO_RETURN_IF_ERROR(lockstep_.meet("measure gradients", {}));
+  TACO_RETURN_IF_ERROR(lockstep_.barrier("measure gradients", {}));
   auto measured = measure_all(updates, gradients);
   if (!measured.ok()) return measured.status();
   TACO_RETURN_IF_ERROR(begin_measured(stream_, measured.value(), updates));

@@ -38,7 +38,7 @@ def test_the_report_shows_what_moves_beside_the_least_possible(cache: Any) -> No
 
     step = _C.zerocache.last_run(cache.store, "train")
     assert step["number"] == 6
-    assert step["settled"] == 4
+    assert step["steady_runs"] == 4
     # All but what memory holds is written in every step and read again.
     beyond = state_bytes(TinyGPT()) - (DEVICE + HOST) * PAGE
     for way in ("ssd to host", "host to ssd"):

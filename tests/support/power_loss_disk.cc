@@ -155,14 +155,14 @@ void PowerLossDisk::apply(const NameChange& change, Names* names) {
   }
 }
 
-void PowerLossDisk::settle() { settle(*root_); }
+void PowerLossDisk::sync_all() { sync_all(*root_); }
 
-void PowerLossDisk::settle(Node& node) {
+void PowerLossDisk::sync_all(Node& node) {
   node.lasting = node.content;
   node.pending.clear();
   node.lasting_names = node.names;
   node.pending_names.clear();
-  for (const auto& [name, child] : node.names) settle(*child);
+  for (const auto& [name, child] : node.names) sync_all(*child);
 }
 
 std::shared_ptr<PowerLossDisk::Node> PowerLossDisk::survivor(const Node& node,

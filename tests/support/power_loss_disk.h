@@ -37,7 +37,7 @@ class PowerLossDisk : public zerocache::FileSystem {
   // The disk as it is found after a loss of power at this moment, by chance.
   std::unique_ptr<PowerLossDisk> after_power_loss(std::uint64_t seed) const;
   // Everything lasts: where a test begins.
-  void settle();
+  void sync_all();
 
   Result<std::unique_ptr<zerocache::File>> open(const std::string& path, zerocache::OpenMode mode,
                                                 zerocache::Caching caching) override;
@@ -78,7 +78,7 @@ class PowerLossDisk : public zerocache::FileSystem {
 
   static void apply(const Change& change, Bytes* content);
   static void apply(const NameChange& change, Names* names);
-  static void settle(Node& node);
+  static void sync_all(Node& node);
   static std::shared_ptr<Node> survivor(const Node& node, const Chances& chances, Random& random);
   std::shared_ptr<Node> find(const std::string& path) const;
   Result<std::shared_ptr<Node>> directory_of(const std::string& path) const;

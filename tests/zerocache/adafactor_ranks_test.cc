@@ -383,9 +383,9 @@ TEST(BackwardStripes, AdafactorOnARankWithoutAPageEndsTheRunOfAll) {
       own.early->forget();
       if (ranks.rank() == 1) own.fails_at = use;
       Status stepped = own.step_in_backward(2);
-      // Who fails alone says so, and the others hear of it where they meet next.
+      // Who fails alone says so, and the others hear of it at their next barrier.
       if (!stepped.ok()) own.lockstep.give_up(stepped);
-      if (stepped.ok()) stepped = own.lockstep.meet("look", {});
+      if (stepped.ok()) stepped = own.lockstep.barrier("look", {});
       EXPECT_FALSE(stepped.ok());
       EXPECT_NE(stepped.message().find("no page today"), std::string::npos) << stepped.message();
       EXPECT_EQ(stepped.message().starts_with("rank 1: "), ranks.rank() != 1);

@@ -63,7 +63,7 @@ class Rank {
     }
     const std::vector<Update> added = steps_->added();
     if (own.ok()) own = steps_->finish();
-    const Status arrived = share_->settle();
+    const Status arrived = share_->wait();
     if (own.ok()) own = arrived;
     steps_->forget();
     early = 0;

@@ -104,7 +104,7 @@ TEST(BackwardSteps, APageIsSteppedWhenAllThatLiesOnItIsFinal) {
   EXPECT_EQ(begun(), 0u) << "add() moves nothing";
   ASSERT_TRUE(paged.steps().advance().ok());
   EXPECT_GT(begun(), 0u);
-  paged.steps().settle();
+  paged.steps().wait_for_chunks();
   EXPECT_EQ(paged.pages().open(), 0u);
   EXPECT_NE(paged.bytes("p0"), before);
 }

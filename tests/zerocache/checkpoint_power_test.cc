@@ -44,7 +44,7 @@ class Trial {
       : has_former_(has_former), seeds_(seeds), ranks_(ranks) {
     if (has_former) {
       save(1);
-      disk_.settle();
+      disk_.sync_all();
     }
     for (int rank = 0; rank < ranks; ++rank) before_.push_back(disk_.syncs(rank));
     disk_.forgetful_host = forgotten.rank;
@@ -191,7 +191,7 @@ TEST(PowerLoss, WhatWasMadeToLastIsAlwaysThere) {
   PowerLossDisk disk;
   const Layout layout = layout_of_saves();
   ASSERT_TRUE(save_number(disk, kDirectory, 4, layout).ok());
-  disk.settle();
+  disk.sync_all();
   for (std::uint64_t seed = 0; seed < 20; ++seed) {
     const Loaded found = load_any(*disk.after_power_loss(seed), kDirectory, layout);
     EXPECT_EQ(found.problem, "");

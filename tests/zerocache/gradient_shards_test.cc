@@ -179,7 +179,7 @@ TEST(GradientShards, RanksWithDifferentGradientsAllHearOfIt) {
           gradients, ranks.rank() == 1 ? std::vector{missing} : std::vector<std::uint32_t>());
       if (status.ok()) status = own.shards.finish();
       // The last one that is given is missed when something else is to be done.
-      if (status.ok()) status = own.lockstep.meet("step", {});
+      if (status.ok()) status = own.lockstep.barrier("step", {});
       EXPECT_EQ(status.code(), Code::kMismatch);
       own.shards.clear();
       EXPECT_TRUE(own.lockstep.begin_run("train").ok());

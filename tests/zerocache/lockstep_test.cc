@@ -40,11 +40,11 @@ struct Exchange {
   bool begun() const { return work != nullptr; }
 };
 
-TEST(Lockstep, WhatAllAnnounceBeginsWhenItIsSettledOrTheNextIsAnnounced) {
+TEST(Lockstep, WhatAllAnnounceBeginsWhenItIsWaitedForOrTheNextIsAnnounced) {
   GatheringThreads group(3);
   group.run([&](Collectives& ranks) {
     Lockstep lockstep(ranks);
-    EXPECT_TRUE(lockstep.settle().ok()) << "nothing is announced";
+    EXPECT_TRUE(lockstep.wait().ok()) << "nothing is announced";
     EXPECT_TRUE(lockstep.begin_run("train").ok());
     Exchange first, second;
     lockstep.announce(first.intent(ranks, 100));
@@ -52,11 +52,11 @@ TEST(Lockstep, WhatAllAnnounceBeginsWhenItIsSettledOrTheNextIsAnnounced) {
     lockstep.announce(second.intent(ranks, 7));
     EXPECT_TRUE(first.begun());
     EXPECT_FALSE(second.begun());
-    EXPECT_TRUE(lockstep.settle().ok());
+    EXPECT_TRUE(lockstep.wait().ok());
     EXPECT_TRUE(second.begun());
     EXPECT_TRUE(first.work->wait().ok());
     EXPECT_TRUE(second.work->wait().ok());
-    EXPECT_TRUE(lockstep.meet("save", {}).ok());
+    EXPECT_TRUE(lockstep.barrier("save", {}).ok());
     EXPECT_EQ(lockstep.endings(), 0u);
   });
 }
@@ -69,7 +69,7 @@ TEST(Lockstep, RanksThatAreAboutToDoDifferentThingsAllHearOfBoth) {
     Exchange exchange, later;
     lockstep.note(1);
     lockstep.announce(exchange.intent(ranks, ranks.rank() == 2 ? 50 : 40));
-    const Status status = lockstep.settle();
+    const Status status = lockstep.wait();
     EXPECT_EQ(status.code(), Code::kMismatch);
     EXPECT_NE(status.message().find("rank 0 is about to exchange 40 (after 1 uses"),
               std::string::npos)
@@ -81,11 +81,11 @@ TEST(Lockstep, RanksThatAreAboutToDoDifferentThingsAllHearOfBoth) {
     // The run is over, however differently they go on.
     for (int i = 0; i < ranks.rank(); ++i) lockstep.announce(later.intent(ranks, 9));
     EXPECT_EQ(later.dropped, ranks.rank());
-    EXPECT_EQ(lockstep.settle().code(), Code::kMismatch);
+    EXPECT_EQ(lockstep.wait().code(), Code::kMismatch);
     EXPECT_EQ(lockstep.endings(), 1u);
     // The next is not.
     ASSERT_TRUE(lockstep.begin_run("train").ok());
-    EXPECT_TRUE(lockstep.meet("step", {}).ok());
+    EXPECT_TRUE(lockstep.barrier("step", {}).ok());
   });
 }
 
@@ -96,7 +96,7 @@ TEST(Lockstep, RanksThatCameByDifferentWaysAreFoundOutAtTheNextAnnouncement) {
     ASSERT_TRUE(lockstep.begin_run("train").ok());
     lockstep.note(5);
     if (ranks.rank() == 1) lockstep.note(6);
-    const Status status = lockstep.meet("step", {});
+    const Status status = lockstep.barrier("step", {});
     EXPECT_EQ(status.code(), Code::kMismatch);
     EXPECT_NE(status.message().find("rank 1 to step (after 2 uses and gradients of run 'train')"),
               std::string::npos)
@@ -108,9 +108,9 @@ TEST(Lockstep, RanksThatCameByDifferentWaysAreFoundOutAtTheNextAnnouncement) {
     Lockstep lockstep(ranks);
     ASSERT_TRUE(lockstep.begin_run("train").ok());
     for (const int event : {1, 2}) lockstep.note(ranks.rank() == 0 ? event : 3 - event);
-    EXPECT_EQ(lockstep.meet("step", {}).code(), Code::kMismatch);
+    EXPECT_EQ(lockstep.barrier("step", {}).code(), Code::kMismatch);
     ASSERT_TRUE(lockstep.begin_run(ranks.rank() == 0 ? "train" : "eval").ok());
-    EXPECT_EQ(lockstep.meet("step", {}).code(), Code::kMismatch);
+    EXPECT_EQ(lockstep.barrier("step", {}).code(), Code::kMismatch);
   });
 }
 
@@ -122,12 +122,12 @@ TEST(Lockstep, WhatOneRankCannotDoNoneDoesAndTheRunGoesOn) {
     Exchange exchange;
     lockstep.announce(
         exchange.intent(ranks, 8, ranks.rank() == 1 ? Status(Code::kResource, "EIO") : Status()));
-    const Status status = lockstep.settle();
+    const Status status = lockstep.wait();
     EXPECT_EQ(status.code(), Code::kResource);
     EXPECT_EQ(status.message(), ranks.rank() == 1 ? "EIO" : "rank 1: EIO");
     EXPECT_EQ(exchange.dropped, 1);
     EXPECT_TRUE(lockstep.ended().ok());
-    EXPECT_TRUE(lockstep.meet("step", {}).ok());
+    EXPECT_TRUE(lockstep.barrier("step", {}).ok());
   });
 }
 
@@ -143,7 +143,7 @@ TEST(Lockstep, ARankThatGivesUpHasAllHearOfItInsteadOfWaiting) {
     } else {
       lockstep.note(1);
       lockstep.announce(next.intent(ranks, 5));
-      const Status status = lockstep.settle();
+      const Status status = lockstep.wait();
       EXPECT_EQ(status.message(), "rank 1: KeyError: 'labels'");
       EXPECT_EQ(next.dropped, 1);
       EXPECT_EQ(lockstep.ended().code(), Code::kAborted);
@@ -151,7 +151,7 @@ TEST(Lockstep, ARankThatGivesUpHasAllHearOfItInsteadOfWaiting) {
     EXPECT_TRUE(before.begun()) << "all had announced it";
     EXPECT_TRUE(before.work->wait().ok());
     ASSERT_TRUE(lockstep.begin_run("train").ok());
-    EXPECT_TRUE(lockstep.meet("step", {}).ok());
+    EXPECT_TRUE(lockstep.barrier("step", {}).ok());
     EXPECT_EQ(lockstep.endings(), 1u);
   });
 }
@@ -165,7 +165,7 @@ TEST(Lockstep, AGroupThatFailsStaysFailed) {
       ASSERT_TRUE(lockstep.begin_run("train").ok());
       Exchange exchanges[3];
       for (Exchange& exchange : exchanges) lockstep.announce(exchange.intent(ranks, 10));
-      EXPECT_EQ(lockstep.settle().code(), Code::kPeerLost);
+      EXPECT_EQ(lockstep.wait().code(), Code::kPeerLost);
       int dropped = 0;
       for (const Exchange& exchange : exchanges) dropped += exchange.dropped;
       EXPECT_EQ(dropped, 3 - static_cast<int>(at / 2));
@@ -193,9 +193,9 @@ TEST(Lockstep, RandomProgramsThatPartAllFail) {
         std::this_thread::sleep_for(std::chrono::microseconds(pace() % 200));
         if (program() % 3 == 0) lockstep.note(other ? 77 : i);
         lockstep.announce(exchanges[i].intent(ranks, other ? bytes + 1 : bytes));
-        if (program() % 3 == 0) static_cast<void>(lockstep.settle());
+        if (program() % 3 == 0) static_cast<void>(lockstep.wait());
       }
-      const Status status = lockstep.settle();
+      const Status status = lockstep.wait();
       EXPECT_EQ(status.code(), parts == 1000 ? Code::kOk : Code::kMismatch) << status.message();
       for (std::size_t i = 0; i < exchanges.size(); ++i) {
         EXPECT_EQ(exchanges[i].begun(), i < parts) << i;

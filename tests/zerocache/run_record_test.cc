@@ -99,8 +99,8 @@ TEST(RunRecord, CopiesThatEndAfterARunAreStillItsOwn) {
   const RunRecord run = recorder.last("train");
   EXPECT_EQ(run.number, 4u);
   EXPECT_EQ(run.copies[static_cast<int>(Way::kWrite)], 2u);
-  EXPECT_EQ(run.settled_runs, 2u);
-  EXPECT_EQ(run.settled_copies[static_cast<int>(Way::kWrite)], 4u);
+  EXPECT_EQ(run.steady_runs, 2u);
+  EXPECT_EQ(run.steady_copies[static_cast<int>(Way::kWrite)], 4u);
   EXPECT_EQ(run.copies[static_cast<int>(Way::kRead)], 0u);
 }
 

@@ -176,7 +176,7 @@ class Rank {
   }
 
   Result<std::uint64_t> save(const std::string& directory) {
-    TACO_RETURN_IF_ERROR(lockstep->meet("save", {}));
+    TACO_RETURN_IF_ERROR(lockstep->barrier("save", {}));
     CheckpointSource source;
     source.layout = &layout;
     source.store = 5;
@@ -395,7 +395,7 @@ TEST(StripedStep, RanksThatWouldStepOtherwiseChangeNothing) {
     status = own.step(updates);
     EXPECT_NE(status.message().find("'p4'"), std::string::npos) << status.message();
     // Ranks that do something else.
-    status = ranks.rank() == 0 ? own.step(0) : own.lockstep->meet("save", {});
+    status = ranks.rank() == 0 ? own.step(0) : own.lockstep->barrier("save", {});
     EXPECT_EQ(status.code(), Code::kMismatch);
     ASSERT_TRUE(own.forward().ok()) << "nothing has changed";
   });

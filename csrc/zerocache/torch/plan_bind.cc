@@ -195,14 +195,14 @@ py::object last_run(const Store& store, const std::string& name) {
     least = min_moves(run.uses(), store.capacities());
   }
   double copies[kWays];
-  const bool settled = run.settled_runs > 0;
+  const bool steady = run.steady_runs > 0;
   for (int way = 0; way < kWays; ++way) {
-    const std::uint64_t all = settled ? run.settled_copies[way] : run.copies[way];
-    copies[way] = static_cast<double>(all) / static_cast<double>(settled ? run.settled_runs : 1);
+    const std::uint64_t all = steady ? run.steady_copies[way] : run.copies[way];
+    copies[way] = static_cast<double>(all) / static_cast<double>(steady ? run.steady_runs : 1);
   }
   return py::dict(py::arg("number") = run.number, py::arg("seconds") = seconds(run.time()),
                   py::arg("stalled_s") = seconds(run.stalled()),
-                  py::arg("settled") = run.settled_runs,
+                  py::arg("steady_runs") = run.steady_runs,
                   py::arg("moved") = bytes_of(copies, store.page_bytes()),
                   py::arg("least") = bytes_of(least.copies, store.page_bytes()));
 }

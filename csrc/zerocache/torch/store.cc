@@ -274,7 +274,7 @@ Status Store::hold(OperatorKey key, std::span<const Access> accesses) {
   Status begun = mover_->begin(key, accesses);
   if (begun.code() == Code::kInvalidArgument && backward_) {
     // A page that is being stepped may be what it has no room beside.
-    backward_->settle();
+    backward_->wait_for_chunks();
     begun = mover_->begin(key, accesses);
   }
   return begun;
@@ -390,7 +390,7 @@ Status Store::begin(std::uint64_t key, std::span<const Run> pages) {
   if (Uses::is_backward(key)) {
     TACO_RETURN_IF_ERROR(advance());
   } else {
-    settle();
+    wait_for_steps();
   }
   return spread_ ? gather(key, pages) : hold(key, accesses_to(pages, false));
 }

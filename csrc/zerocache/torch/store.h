@@ -234,7 +234,7 @@ class Store : public Pager {
   // How often gradients were dropped since a run had ended on all ranks, by an exception on one.
   std::uint64_t gradients_lost() const { return gradients_lost_; }
   // The program is about to use the group of ranks for something else, as all of them.
-  void settle_ranks();
+  void sync_ranks();
   GatherStats gathers() const { return spread_ ? spread_->gathered.stats() : GatherStats(); }
 
   // Instead of a step(): this rank has none to take, for this reason, which all ranks get.
@@ -300,7 +300,7 @@ class Store : public Pager {
   Status advance();
   Status add_to_backward(const Step& step);
   Status add_waiting();
-  void settle();
+  void wait_for_steps();
   Status failed_step(const Status& status);
   Status finish_steps();
   void forget_steps();
@@ -328,7 +328,7 @@ class Store : public Pager {
                     std::span<const std::byte> bytes, bool* spoilt);
 
   // store_spread.cc
-  Status meet(const std::string& what, const Status& own);
+  Status barrier(const std::string& what, const Status& own);
   Status gather(OperatorKey key, std::span<const Run> runs);
   Status step_spread(const std::vector<Step>& steps);
   Status average(const Step& step, bool early);
@@ -341,7 +341,7 @@ class Store : public Pager {
   bool run_is_over() const { return spread_ && (left_run_ || !spread_->lockstep.ended().ok()); }
   std::size_t stripes_with_room() const;
   Status out_of_use(const std::string& before) const;
-  Status meet_to_write(const std::string& what);
+  Status barrier_before_write(const std::string& what);
   // Whether a page of parameters is this rank's, also before it is known which pages have state.
   bool is_placed_here(PageId page) const {
     return !is_spread_ ||
@@ -355,7 +355,7 @@ class Store : public Pager {
   Status forget_gone();
   void forget(Entry& entry);
   // store_made_spread.cc
-  Status meet_to_make(const std::string& what, const at::Tensor& tensor);
+  Status agree_to_make(const std::string& what, const at::Tensor& tensor);
   Status forget_agreed();
   Status check_made_alike() const;
   Status give_back_together(const Entry& entry);

@@ -116,10 +116,10 @@ void Store::forget_gradients() {
 }
 
 // Ends what others compute: afterwards nobody computes on pages beside the caller.
-void Store::settle() {
+void Store::wait_for_steps() {
   if (!backward_) return;
   const WithoutGil others_run;
-  backward_->settle();
+  backward_->wait_for_chunks();
 }
 
 Status Store::finish_steps() {

@@ -297,7 +297,7 @@ void bind_spread(py::class_<Store>& store) {
            [](Store& self, double factor) { raise_if_error(self.multiply_gradients(factor)); })
       .def_property_readonly("gradients_lost", &Store::gradients_lost)
       .def("leave_run", &Store::leave_run)
-      .def("settle_ranks", &Store::settle_ranks);
+      .def("sync_ranks", &Store::sync_ranks);
 }
 
 void bind_state(py::class_<Store>& store) {

@@ -17,7 +17,7 @@ Status Store::make(const std::string& what, const at::Tensor& tensor) {
   }
   if (is_placed(tensor)) return check_placeable(tensor, what);
   if (!check_placeable(tensor, what).ok()) return Status();
-  TACO_RETURN_IF_ERROR(making_ ? meet_to_make(what, tensor) : forget_gone());
+  TACO_RETURN_IF_ERROR(making_ ? agree_to_make(what, tensor) : forget_gone());
   const std::string name = what + " (number " + std::to_string(++made_) + " in init())";
   TACO_RETURN_IF_ERROR(place(name, tensor));
   Entry& entry = *entries_.back();
@@ -96,7 +96,7 @@ Status Store::give_back_unnamed(const Status& refusal) {
   TACO_RETURN_IF_ERROR(usable());
   if (making_) {
     const WithoutGil others_run;
-    TACO_RETURN_IF_ERROR(meet("give back what the model does not have", refusal));
+    TACO_RETURN_IF_ERROR(barrier("give back what the model does not have", refusal));
   }
   TACO_RETURN_IF_ERROR(refusal);
   Status status;

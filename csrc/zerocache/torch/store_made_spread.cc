@@ -45,14 +45,14 @@ Status Store::make_spread(std::unique_ptr<Collectives> ranks) {
 
 // A tensor that was not initialized yet may have any bytes, so that these differ is no failure by
 // itself: it is one if nobody changes them before the model is wrapped.
-Status Store::meet_to_make(const std::string& what, const at::Tensor& tensor) {
+Status Store::agree_to_make(const std::string& what, const at::Tensor& tensor) {
   const std::string text = "make " + what + " (number " + std::to_string(made_ + 1) +
                            " in init(), of " + std::to_string(tensor.nbytes()) + " bytes)";
   const auto* const bytes = static_cast<const std::byte*>(tensor.const_data_ptr());
   const std::uint64_t own = digest({bytes, tensor.nbytes()});
   {
     const WithoutGil others_run;
-    TACO_RETURN_IF_ERROR(meet(text, {}));
+    TACO_RETURN_IF_ERROR(barrier(text, {}));
     auto all = gather_values(*ranks_, own);
     TACO_RETURN_IF_ERROR(all.status());
     differs_on_ = first_other(*all);
@@ -74,7 +74,7 @@ Status Store::forget_agreed() {
   std::vector<std::byte> all(size * own.size());
   {
     const WithoutGil others_run;
-    static_cast<void>(spread_->lockstep.settle());
+    static_cast<void>(spread_->lockstep.wait());
     auto counts = gather_values(*ranks_, count);
     TACO_RETURN_IF_ERROR(counts.status());
     if (std::find(counts->begin(), counts->end(), 0u) != counts->end()) return {};
@@ -119,7 +119,7 @@ void Store::compare_written(std::span<const Access> accesses) {
   {
     const WithoutGil others_run;
     // Where ranks have parted, the next use says so.
-    if (!spread_->lockstep.meet("change " + described, {}).ok()) return;
+    if (!spread_->lockstep.barrier("change " + described, {}).ok()) return;
     auto all = gather_values(*ranks_, own);
     status = all.status();
     const std::uint32_t other = all.ok() ? first_other(*all) : 0;
@@ -149,7 +149,7 @@ Status Store::end_making() {
   if (!making_) return {};
   TACO_RETURN_IF_ERROR(alone());
   const WithoutGil others_run;
-  return spread_->lockstep.meet("leave init()", broken_);
+  return spread_->lockstep.barrier("leave init()", broken_);
 }
 
 }  // namespace taco::zerocache

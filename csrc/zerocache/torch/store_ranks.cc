@@ -48,7 +48,7 @@ Status Store::alone() const {
 Status Store::together(const Status& own) {
   if (!ranks_) return own;
   const WithoutGil others_run;
-  if (spread_) static_cast<void>(spread_->lockstep.settle());
+  if (spread_) static_cast<void>(spread_->lockstep.wait());
   return agree(*ranks_, own);
 }
 
@@ -149,7 +149,7 @@ Status Store::finish_together(const Status& before) {
     const WithoutGil others_run;
     Status own = was_broken ? broken_ : before;
     if (own.ok()) own = backward_->finish();
-    const Status arrived = sharing_->settle();
+    const Status arrived = sharing_->wait();
     if (own.ok()) own = arrived;
     backward_->forget();
     status = ShardedStep(*ranks_, *mover_, layout_, shards_, *stream_, std::nullopt)

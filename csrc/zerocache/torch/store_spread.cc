@@ -77,14 +77,14 @@ void Store::leave_run(const std::string& reason) {
 }
 
 // Begins what was announced, so that the group is free for something else.
-void Store::settle_ranks() {
+void Store::sync_ranks() {
   if (!spread_ || !alone().ok()) return;
   const WithoutGil others_run;
-  static_cast<void>(spread_->lockstep.settle());
+  static_cast<void>(spread_->lockstep.wait());
 }
 
 // All ranks are about to use the group for this, between runs too.
-Status Store::meet(const std::string& what, const Status& own) {
+Status Store::barrier(const std::string& what, const Status& own) {
   if (run_is_over()) {
     // The next pass begins anew, without gradients of this one.
     lose_gradients();
@@ -96,7 +96,7 @@ Status Store::meet(const std::string& what, const Status& own) {
     spread_->gathered.end_run();
     TACO_RETURN_IF_ERROR(spread_->lockstep.begin_run(what));
   }
-  return spread_->lockstep.meet(what, own.ok() ? broken_ : own);
+  return spread_->lockstep.barrier(what, own.ok() ? broken_ : own);
 }
 
 Status Store::gather(OperatorKey key, std::span<const Run> runs) {
@@ -196,7 +196,7 @@ Status Store::end_forward() {
   if (!spread_) return {};
   TACO_RETURN_IF_ERROR(usable());
   const WithoutGil others_run;
-  return spread_->lockstep.meet("end a forward pass", {});
+  return spread_->lockstep.barrier("end a forward pass", {});
 }
 
 Result<double> Store::gradient_norm(double order) {
@@ -226,7 +226,7 @@ Status Store::finish_spread_steps(const std::vector<Step>& steps) {
   if (own.ok()) own = finish_gradients();
   {
     const WithoutGil others_run;
-    TACO_RETURN_IF_ERROR(spread_->lockstep.meet("step", own));
+    TACO_RETURN_IF_ERROR(spread_->lockstep.barrier("step", own));
     spread_->gathered.release();
   }
   clear_averaged();
@@ -293,8 +293,8 @@ Status Store::step_spread(const std::vector<Step>& steps) {
 Status Store::refuse_spread_step(const Status& own) {
   static_cast<void>(finish_gradients());
   const WithoutGil others_run;
-  if (spread_->backward) return spread_->lockstep.meet("step", own);
-  TACO_RETURN_IF_ERROR(spread_->lockstep.meet("step", {}));
+  if (spread_->backward) return spread_->lockstep.barrier("step", own);
+  TACO_RETURN_IF_ERROR(spread_->lockstep.barrier("step", {}));
   return agree_on_step(*ranks_, layout_, {}, own);
 }
 
@@ -308,10 +308,10 @@ Status Store::out_of_use(const std::string& before) const {
 }
 
 // All ranks are about to write what they own of it; nobody has copies afterwards.
-Status Store::meet_to_write(const std::string& what) {
+Status Store::barrier_before_write(const std::string& what) {
   const Status own = out_of_use("ZeroCache.full(parameter, value)");
   const WithoutGil others_run;
-  TACO_RETURN_IF_ERROR(meet("write " + what, own));
+  TACO_RETURN_IF_ERROR(barrier("write " + what, own));
   spread_->gathered.release();
   return {};
 }
@@ -319,7 +319,7 @@ Status Store::meet_to_write(const std::string& what) {
 // All ranks read it at once.
 Status Store::read_spread(const PlacedTensor& tensor, std::span<std::byte> to) {
   const WithoutGil others_run;
-  TACO_RETURN_IF_ERROR(meet("read '" + tensor.name + "'", broken_));
+  TACO_RETURN_IF_ERROR(barrier("read '" + tensor.name + "'", broken_));
   return read_together(tensor, to);
 }
 

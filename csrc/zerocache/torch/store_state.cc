@@ -51,7 +51,7 @@ Status Store::read(const at::Tensor& tensor, const at::Tensor& to) {
   auto entry = placed(tensor);
   if (!entry.ok()) return entry.status();
   TACO_RETURN_IF_ERROR(check_alike(tensor, to, tensor.scalar_type()));
-  settle();
+  wait_for_steps();
   const PlacedTensor& place = layout_.tensors()[(*entry)->tensor];
   const std::span<std::byte> into = bytes_of(to);
   if (spread_) return read_spread(place, into);
@@ -63,8 +63,8 @@ Status Store::write(const at::Tensor& tensor, const at::Tensor& values) {
   auto entry = placed(tensor);
   if (!entry.ok()) return entry.status();
   TACO_RETURN_IF_ERROR(check_alike(tensor, values, tensor.scalar_type()));
-  settle();
-  if (spread_) TACO_RETURN_IF_ERROR(meet_to_write((*entry)->storage->described()));
+  wait_for_steps();
+  if (spread_) TACO_RETURN_IF_ERROR(barrier_before_write((*entry)->storage->described()));
   (*entry)->storage->note_write();
   return write_whole(layout_.tensors()[(*entry)->tensor], Tier::kDevice, values);
 }
@@ -212,7 +212,7 @@ Result<const PlacedTensor*> Store::state_of(const at::Tensor& parameter, const s
 
 Status Store::read_state(const at::Tensor& parameter, const std::string& kind,
                          const at::Tensor& to) {
-  settle();
+  wait_for_steps();
   auto tensor = state_of(parameter, kind, to);
   TACO_RETURN_IF_ERROR(together(tensor.status()));
   const std::span<std::byte> into = bytes_of(to);
@@ -223,7 +223,7 @@ Status Store::read_state(const at::Tensor& parameter, const std::string& kind,
 
 Status Store::write_state(const at::Tensor& parameter, const std::string& kind,
                           const at::Tensor& values) {
-  settle();
+  wait_for_steps();
   auto tensor = state_of(parameter, kind, values);
   if (!tensor.ok()) return tensor.status();
   return write_whole(**tensor, tier_of(page_of(**tensor)), values);
@@ -275,7 +275,7 @@ std::vector<TensorForm> Store::forms() const {
 Result<std::uint64_t> Store::save(const std::string& directory, const std::string& note) {
   TACO_RETURN_IF_ERROR(alone());
   TACO_RETURN_IF_ERROR(together(broken_));
-  settle();
+  wait_for_steps();
   begin_run("save");
   const std::vector<TensorForm> forms = this->forms();
   CheckpointSource source;

@@ -112,7 +112,7 @@ class BucketGradients:
         optimizer.take_gradients(gradients)
         optimizer.means = self
         if ranks is not None:
-            ranks.settle = self.leave_pass
+            ranks.before_call = self.leave_pass
         reducer: Any = model.reducer
         reducer._set_optimizer_in_backward()  # it copies no means to p.grad
         # torch looks for annotations, and knows none as text.

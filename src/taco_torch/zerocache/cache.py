@@ -272,7 +272,7 @@ class ZeroCache(Access):
             process_group = self._group_of_init(process_group, spread)
         inner, self._ranks = ranks_of(model, process_group, spread)
         if self._ranks is not None:
-            self._ranks.settle = store.settle_ranks
+            self._ranks.before_call = store.sync_ranks
         wrapping = self._together(
             partial(
                 wrapping_of,

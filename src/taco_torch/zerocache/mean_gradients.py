@@ -86,7 +86,7 @@ class MeanGradients(FinalGradients):
         optimizer = self._optimizer()
         if optimizer is not None:
             optimizer.means = None
-        self._ranks.settle = lambda: None
+        self._ranks.before_call = lambda: None
         super().detach()
 
     def _accumulated(self, parameter: Tensor) -> None:
@@ -105,7 +105,7 @@ class MeanGradients(FinalGradients):
         self._average(optimizer, parameter)
 
     def _begin_pass(self, optimizer: CachedOptimizer) -> None:
-        self._meet(optimizer, BEGIN)
+        self._barrier(optimizer, BEGIN)
         self._averaged = AveragedGradients()
         if self._steps_now:
             optimizer.agree_on_early(p for p in self._trained if p.requires_grad)
@@ -119,8 +119,8 @@ class MeanGradients(FinalGradients):
             return
         try:
             with suppress(MismatchError):  # others have left it elsewhere, or are in it
-                self._settle(optimizer)
-                self._meet(optimizer, LEFT)
+                self._begin_announced(optimizer)
+                self._barrier(optimizer, LEFT)
             self._close(optimizer)
         finally:
             self._open, self._announced = False, None
@@ -137,17 +137,18 @@ class MeanGradients(FinalGradients):
         self.leave_pass()
         optimizer = self._optimizer()
         if optimizer is not None:
-            self._meet(optimizer, CALL)
+            self._barrier(optimizer, CALL)
 
-    def _meet(self, optimizer: CachedOptimizer, number: int) -> None:
+    def _barrier(self, optimizer: CachedOptimizer, number: int) -> None:
         self._make_room(optimizer)
         self._announce(number, None)
-        self._settle(optimizer)
-        self._ranks.settle = self._before_call  # from the first time on, which is that of all ranks
+        self._begin_announced(optimizer)
+        # From the first time on, which is that of all ranks.
+        self._ranks.before_call = self._before_call
 
     def _average(self, optimizer: CachedOptimizer, parameter: nn.Parameter) -> None:
         gradient, parameter.grad = parameter.grad, None
-        self._settle(optimizer)
+        self._begin_announced(optimizer)
         self._make_room(optimizer)
         self._announce(self._numbers[parameter], gradient)
 
@@ -161,7 +162,7 @@ class MeanGradients(FinalGradients):
         work = dist.all_gather_into_tensor(told, own, group=self._ranks.group, async_op=True)
         self._announced = Announced(number, gradient, told, (work, own))
 
-    def _settle(self, optimizer: CachedOptimizer) -> None:
+    def _begin_announced(self, optimizer: CachedOptimizer) -> None:
         """Begins what was announced, if all ranks have announced the same. Else all of them raise
         MismatchError, and a pass that has begun is over for all."""
         announced = self._announced
@@ -209,8 +210,8 @@ class MeanGradients(FinalGradients):
             if parameter.grad is not None:
                 optimizer.check_not_taken(parameter)
                 self._average(optimizer, parameter)
-        self._settle(optimizer)
-        self._meet(optimizer, END)
+        self._begin_announced(optimizer)
+        self._barrier(optimizer, END)
         self._close(optimizer)
         averaged, self._averaged = self._averaged, AveragedGradients()
         averaged.give_back()
@@ -223,7 +224,7 @@ class MeanGradients(FinalGradients):
         optimizer = self._optimizer()
         if optimizer is None:
             return
-        self._meet(optimizer, STEP)
+        self._barrier(optimizer, STEP)
         has_any = any(parameter.grad is not None for parameter in self._trained)
         own = torch.tensor([has_any], dtype=torch.bool, device="cpu")
         found = torch.empty(self._ranks.size, dtype=torch.bool, device="cpu")

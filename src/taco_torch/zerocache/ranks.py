@@ -35,8 +35,8 @@ class Ranks:
         self.rank = group.rank()
         self.size = group.size()
         self._model = model
-        # Has the group free for a call of this object.
-        self.settle: Callable[[], None] = lambda: None
+        # Has the group free for a call of this object that is about to begin.
+        self.before_call: Callable[[], None] = lambda: None
 
     @property
     def backend(self) -> Any:
@@ -46,7 +46,7 @@ class Ranks:
     def gather(self, value: T) -> list[T]:
         """Returns what each rank has given, by rank."""
         found: list[Any] = [None] * self.size
-        self.settle()
+        self.before_call()
         dist.all_gather_object(found, value, group=self.group)
         return found
 
