@@ -69,7 +69,7 @@ def measure(name: str, arguments: argparse.Namespace, groups: dict[str, Any]) ->
                 process_group=group,
                 gradient_as_bucket_view=True,
             )
-            samples[backend] += steps(model, arguments.steps + 2, True)[2:]  # buckets settle first
+            samples[backend] += steps(model, arguments.steps + 2, True)[2:]  # rebuilds buckets
             alone += steps(model, 2, False)
             del model
     compute = statistics.median(alone)

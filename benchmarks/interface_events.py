@@ -24,7 +24,7 @@ from typing import Any
 import torch.distributed as dist
 from launch import add_fabric_arguments, deliver, machine, run
 
-SETTLED = 0.3  # seconds after a change, by when its messages have been heard and answered
+QUIET_S = 0.3  # seconds after a change, by when its messages have been heard and answered
 GOAL = 1e-3  # seconds of the engine's processor time
 
 
@@ -59,7 +59,7 @@ def cost(engine: Path, text: str) -> float:
     """Seconds of the engine's for what `ip` is told, less those of as long without."""
     start, before = time.monotonic(), processor_time(engine)
     ip(text)
-    time.sleep(SETTLED)
+    time.sleep(QUIET_S)
     elapsed, after = time.monotonic() - start, processor_time(engine)
     time.sleep(elapsed)
     return (after - before) - (processor_time(engine) - after)

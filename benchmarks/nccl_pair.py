@@ -232,7 +232,7 @@ def expected(kind: str, rank: int, values: list[Any]) -> Any:
 
 
 class Threads:
-    """Where the ranks meet that are threads of one process."""
+    """The rendezvous of ranks that are threads of one process."""
 
     def __init__(self) -> None:
         self.barrier = threading.Barrier(RANKS)
@@ -255,7 +255,7 @@ class Threads:
 
 
 class Processes:
-    """Where a rank meets the one of another process: a socket that leads there."""
+    """The rendezvous of a rank with the one of another process: a socket that leads there."""
 
     def __init__(self, descriptor: int) -> None:
         self.peer = socket.socket(fileno=descriptor)
@@ -289,7 +289,7 @@ class Course:
         self.errors: list[str] = []
         self.found: dict[int, dict[str, Any]] = {number: {} for number in options["ranks"]}
         alone = len(self.found) == 1
-        self.meeting = Processes(options["descriptor"]) if alone else Threads()
+        self.rendezvous = Processes(options["descriptor"]) if alone else Threads()
         self.cuda = ctypes.CDLL(options["cuda_runtime"])
 
     def run(self) -> dict[str, Any]:
@@ -312,7 +312,7 @@ class Course:
             pass
         except BaseException:
             self.errors.append(traceback.format_exc())
-            self.meeting.abort()
+            self.rendezvous.abort()
 
     def act(self, number: int) -> None:
         if self.options["namespaces"]:
@@ -323,7 +323,7 @@ class Course:
         unique = UniqueId()
         if number == 0:
             rank.call("ncclGetUniqueId", ctypes.byref(unique))
-        shared = self.meeting.share(rank, bytes(unique).hex())
+        shared = self.rendezvous.share(rank, bytes(unique).hex())
         rank.connect(UniqueId.from_buffer_copy(bytes.fromhex(shared)))
         found = self.found[number]
         found["connect_s"] = rank.connect_s
@@ -331,7 +331,7 @@ class Course:
         found["wrong"], found["checks"] = self.check(rank)
         found["rows"] = self.measure(rank)
         found["sent"] = {name: count - before[name] for name, count in packets_sent().items()}
-        self.meeting.wait()
+        self.rendezvous.wait()
 
     def check(self, rank: Rank) -> tuple[list[str], int]:
         wrong, checks = [], 0
@@ -349,7 +349,7 @@ class Course:
     def is_wrong(self, rank: Rank, kind: str, size: int, seed: int) -> bool:
         values = [made(seed, size, number) for number in range(RANKS)]
         rank.put(values[rank.number])
-        self.meeting.wait()
+        self.rendezvous.wait()
         KINDS[kind](rank, size)
         rank.wait()
         wanted = expected(kind, rank.number, values)
@@ -370,12 +370,12 @@ class Course:
 
     def rounds(self, rank: Rank, seconds: float) -> int:
         return int(
-            self.meeting.share(rank, max(2, min(1000, int(self.options["slice_s"] / seconds))))
+            self.rendezvous.share(rank, max(2, min(1000, int(self.options["slice_s"] / seconds))))
         )
 
     def time(self, rank: Rank, act: Callable[[], None], rounds: int) -> float:
         """Seconds of one, of so many one after the other."""
-        self.meeting.wait()
+        self.rendezvous.wait()
         begun = time.perf_counter()
         for _ in range(rounds):
             act()

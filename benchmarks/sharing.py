@@ -29,7 +29,7 @@ from pairs import PERF, Row, medians, require
 
 ON_THE_WIRE = 1500 / 1448  # of a full packet of HARP's or TCP's, beside what it carries, about
 RECEIVER, WATCHER = 2, 3
-MEETING_S = 8.0  # for all to start and connect
+RENDEZVOUS_S = 8.0  # for all to start and connect
 
 # Prints how many bytes have come, each 20 ms: time and sum.
 TCP_RECEIVER = """
@@ -114,9 +114,9 @@ class Hosts:
         return self._fabric.popen(host, command, stdout=stdout, text=True)
 
     def harp(
-        self, host: int, rank: int, meet: str, seconds: float, start: float = 0.0
+        self, host: int, rank: int, files: str, seconds: float, start: float = 0.0
     ) -> subprocess.Popen[str]:
-        command = [str(self._perf), "--transport", "udp", "--rank", str(rank), "--files", meet]
+        command = [str(self._perf), "--transport", "udp", "--rank", str(rank), "--files", files]
         command += ["--rounds", "100", "--bytes", str(1 << 20), "--seconds", str(seconds)]
         # Without it each address of an interface, of either IP version, would be a path of its own.
         command += ["--start", str(start), "--master", self.address(RECEIVER)]
@@ -192,14 +192,14 @@ def incast(hosts: Hosts, senders: int, seconds: float, together: bool) -> Row:
         with said.open("w") as file:
             pings = hosts.python(WATCHER, PINGS, hosts.address(RECEIVER), stdout=file)
         time.sleep(0.5)
-        begin = time.monotonic() + (MEETING_S if together else 0.0)
+        begin = time.monotonic() + (RENDEZVOUS_S if together else 0.0)
         ends = [host for host in range(hosts.count) if host not in (RECEIVER, WATCHER)]
         receivers = []
         for index in range(senders):
-            meet = f"{folder}/{index}"
-            receivers.append(hosts.harp(RECEIVER, 1, meet, seconds, begin))
-            hosts.harp(ends[index % len(ends)], 0, meet, seconds, begin)
-        # From half a second after all are at it: a second is more than their meeting takes.
+            files = f"{folder}/{index}"
+            receivers.append(hosts.harp(RECEIVER, 1, files, seconds, begin))
+            hosts.harp(ends[index % len(ends)], 0, files, seconds, begin)
+        # From half a second after all are at it: a second is more than their rendezvous takes.
         time.sleep(max(1.0, begin - time.monotonic()) + 0.5)
         start, carried, dropped = hosts.read_port()
         time.sleep(max(0.5, seconds - 2.0))

@@ -60,7 +60,7 @@ def train_on_emulated_hosts(command: Sequence[str], rate: str) -> int:
 
 
 def train_on_this_host(command: Sequence[str]) -> int:
-    """As above, with ranks that take themselves for two hosts' and meet over loopback."""
+    """As above, with ranks that take themselves for two hosts' and connect over loopback."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

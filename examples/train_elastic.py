@@ -60,7 +60,7 @@ class Lobby:
             self._admit(1, count)
         self._take(self.store.get(f"admission/{number}"))
 
-    def meet_again(self, lost: str | None) -> None:
+    def rendezvous_again(self, lost: str | None) -> None:
         """The next group: of those that are left, and of those that have arrived since."""
         self.uuid += 1
         place = self.store.add(f"{self.uuid}/present", 1)
@@ -73,7 +73,7 @@ class Lobby:
         try:
             self.store.wait([key], timedelta(seconds=3 * PATIENCE_S))
         except dist.DistStoreError:  # who was to write it down has died
-            return self.meet_again(lost)
+            return self.rendezvous_again(lost)
         self._take(self.store.get(key))
         if self.handle not in self.members:
             self.arrive()  # too late for this one
@@ -158,7 +158,7 @@ class Member:
         """With whoever is there. A rank that dies meanwhile is left out by the next attempt."""
         begin = time.monotonic()
         while True:
-            self.lobby.meet_again(lost)
+            self.lobby.rendezvous_again(lost)
             with contextlib.suppress(taco_torch.TacoError):
                 self.enter()
                 break

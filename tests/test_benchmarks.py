@@ -182,21 +182,21 @@ def test_ranks_of_nccl_in_two_processes_go_in_step_and_share_rank_0s_value() -> 
 
     ends = socket.socketpair()
     ranks = [types.SimpleNamespace(number=number) for number in range(2)]
-    meetings = [nccl_pair.Processes(end.detach()) for end in ends]
+    rendezvous = [nccl_pair.Processes(end.detach()) for end in ends]
     steps: list[int] = []
 
     def go(number: int) -> object:
         for step in range(50):
-            meetings[number].wait()
+            rendezvous[number].wait()
             steps.append(step)
-            meetings[number].wait()
-        return meetings[number].share(ranks[number], {"of": number})
+            rendezvous[number].wait()
+        return rendezvous[number].share(ranks[number], {"of": number})
 
     with concurrent.futures.ThreadPoolExecutor(2) as threads:
         shared = list(threads.map(go, range(2)))
     assert steps == sorted(steps)
     assert shared == [{"of": 0}] * 2
-    meetings[0].abort()
+    rendezvous[0].abort()
     with pytest.raises((threading.BrokenBarrierError, OSError)):
-        meetings[1].wait()
-    meetings[1].abort()
+        rendezvous[1].wait()
+    rendezvous[1].abort()

@@ -27,7 +27,7 @@ def test_survivors_name_the_dead_rank_and_go_on_without_it() -> None:
     assert f"| all | {KILLS} |" in run.stdout
 
 
-def test_these_trials_meet_every_operation_transport_and_death() -> None:
+def test_these_trials_cover_every_operation_transport_and_death() -> None:
     plans = [Plan.of(seed) for seed in range(1000, 1500)]
     assert {plan.operation for plan in plans} == set(OPERATIONS)
     short = [Plan.of(seed) for seed in range(SEED, SEED + KILLS)]

@@ -25,7 +25,7 @@ LEVELS = ("none", "auth", "encrypt")
 COUNT = 300_001
 
 
-def meet(rank: int, world: int, port: int, changes: dict[str, str]) -> int:
+def exchange(rank: int, world: int, port: int, changes: dict[str, str]) -> int:
     """A group whose ranks exchange something small and something large; what failed a check."""
     import taco_torch
 
@@ -44,7 +44,7 @@ def meet(rank: int, world: int, port: int, changes: dict[str, str]) -> int:
 def gather(changes: list[dict[str, str]]) -> list[Outcome]:
     with Ranks(len(changes)) as ranks:
         for rank, own in enumerate(changes):
-            ranks.begin(rank, meet, rank, len(changes), ranks.port, own)
+            ranks.begin(rank, exchange, rank, len(changes), ranks.port, own)
         return ranks.gather(range(len(changes)), 60)
 
 

@@ -156,7 +156,7 @@ def test_a_master_at_ipv6_loopback_serves_the_ranks_of_one_host(transport: str) 
 
 
 def traffic_by_link(fabric: Fabric, ifname: str) -> tuple[int, int]:
-    """Bytes that host 1 sends over eth0 and over eth1 once the ranks have met."""
+    """Bytes that host 1 sends over eth0 and over eth1 once the rendezvous is over."""
     environment = {"TACO_IFNAME": ifname} if ifname else {}
     with host_ranks(fabric, environment) as ranks:
         ranks.run(join)
@@ -189,7 +189,7 @@ def test_interfaces_are_used_as_named_or_by_the_routes(ifname: str, used: set[in
 
 
 def failures(ranks: Ranks) -> list[Outcome]:
-    """The outcomes of a meeting that no rank gets through."""
+    """The outcomes of a rendezvous that no rank gets through."""
     # They fail at once, if all have processors to run on.
     outcomes = ranks.outcomes(join, 60.0, deadline_s=90)
     assert all(not outcome.ok for outcome in outcomes), outcomes

@@ -195,7 +195,7 @@ def test_a_plain_all_reduce_is_compressed_if_the_group_says_so() -> None:
         ranks.run(compressed_all_reduce)
 
 
-def test_groups_whose_options_differ_do_not_meet() -> None:
+def test_groups_whose_options_differ_do_not_form() -> None:
     with Ranks(WORLD, OWN_HOSTS) as ranks:
         for rank in range(WORLD):
             ranks.begin(rank, join_with, "float16" if rank else "bfloat16", rank, ranks.port)

@@ -1,4 +1,4 @@
-"""Many ranks on one machine: nothing overflows, nothing is lost, all meet in time."""
+"""Many ranks on one machine: nothing overflows, nothing is lost, all join in time."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def first_sum(rank: int, world: int, port: int) -> float:
 
 
 @pytest.mark.whole(instead="test_sockets_do_not_overflow_in_an_all_to_all_of_16_ranks")
-def test_64_ranks_meet_and_sum() -> None:
+def test_64_ranks_join_and_sum() -> None:
     # torch's store looks up names; where no name server answers, each look-up waits this long.
     with Ranks(64, {"TACO_LOG": "error", "RES_OPTIONS": "timeout:1 attempts:1"}) as ranks:
         ranks.run(time.monotonic)  # all have been forked

@@ -118,11 +118,11 @@ def send_beyond_the_group() -> None:
         dist.send(torch.zeros(1), dist.get_world_size() + 3)
 
 
-def any_source_without_rank_2(rank: int, port: int, met: bool, senders: int) -> None:
+def any_source_without_rank_2(rank: int, port: int, exchanged: bool, senders: int) -> None:
     """Rank 2 leaves, and rank 1 too where there are no senders; rank 0 receives from any."""
     initialise(rank, 3, port)
     store = connect(port, 3)
-    if met:
+    if exchanged:
         dist.barrier()
     if rank > senders:
         dist.destroy_process_group()
@@ -145,19 +145,19 @@ def any_source_without_rank_2(rank: int, port: int, met: bool, senders: int) -> 
 
 
 @taco_only
-@pytest.mark.parametrize("met", [True, False])
-def test_any_source_goes_on_without_a_rank_that_has_left(transport: str, met: bool) -> None:
+@pytest.mark.parametrize("exchanged", [True, False])
+def test_any_source_goes_on_without_a_rank_that_has_left(transport: str, exchanged: bool) -> None:
     with Ranks(3, {"TACO_TRANSPORT": transport}) as ranks:
-        arguments = [(rank, ranks.port, met, 1) for rank in range(3)]
+        arguments = [(rank, ranks.port, exchanged, 1) for rank in range(3)]
         ranks.run_each(any_source_without_rank_2, arguments)
 
 
 @taco_only
-@pytest.mark.parametrize("met", [True, False])
-def test_any_source_fails_once_every_other_rank_has_left(transport: str, met: bool) -> None:
+@pytest.mark.parametrize("exchanged", [True, False])
+def test_any_source_fails_once_every_other_rank_has_left(transport: str, exchanged: bool) -> None:
     with Ranks(3, {"TACO_TRANSPORT": transport}) as ranks:
         for rank in range(3):
-            ranks.begin(rank, any_source_without_rank_2, rank, ranks.port, met, 0)
+            ranks.begin(rank, any_source_without_rank_2, rank, ranks.port, exchanged, 0)
         outcome, *others = ranks.gather(range(3))
         assert all(other.ok for other in others), others
         assert outcome.error_type == "PeerLostError", outcome

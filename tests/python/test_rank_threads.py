@@ -137,13 +137,13 @@ def test_two_jobs_of_the_same_shape_live_side_by_side_in_one_process() -> None:
 @taco_only
 def test_a_rank_that_aborts_fails_its_fellows_and_no_other_group() -> None:
     store, other_store = dist.HashStore(), dist.HashStore()
-    met, aborted = threading.Barrier(3), threading.Event()
+    barrier, aborted = threading.Barrier(3), threading.Event()
 
     def body(rank: int) -> str:
         group = make_group(store, rank, 3)
         other = make_group(other_store, rank, 3)
         group.barrier().wait()
-        met.wait(DEADLINE_S)  # an abort may end a barrier that others are still in
+        barrier.wait(DEADLINE_S)  # an abort may end a barrier that others are still in
         if rank == 1:
             group.abort()
             aborted.set()
@@ -270,15 +270,15 @@ def test_statistics_are_of_all_ranks_in_the_process() -> None:
     import taco_torch
 
     store = dist.HashStore()
-    meeting = threading.Barrier(2)
+    barrier = threading.Barrier(2)
 
     def body(rank: int) -> Any:
         group = make_group(store, rank, 2)
         group.allreduce([torch.ones(1 << 20)]).wait()
         group.barrier().wait()
-        meeting.wait(DEADLINE_S)
+        barrier.wait(DEADLINE_S)
         stats = taco_torch.stats()
-        meeting.wait(DEADLINE_S)
+        barrier.wait(DEADLINE_S)
         leave(group)
         return stats
 

@@ -193,7 +193,7 @@ def test_survivors_keep_their_links_and_give_back_those_of_the_dead(transport: s
             assert outcome.error_type == "PeerLostError", outcome
         together(ranks, others, 2, [handles[rank] for rank in others])
         assert values(on(ranks, others, total)) == [all_of(3)] * 3
-        # All had met all, or at least its neighbours in the ring, of which the dead was two's. Its
+        # All had links to all, or to their neighbours in the ring, of which the dead was two's. Its
         # link goes once an engine has nothing more to do with it.
         deadline = time.monotonic() + DEADLINE_S
         while True:

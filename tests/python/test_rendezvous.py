@@ -1,4 +1,4 @@
-"""How ranks meet, and what they are told when they do not."""
+"""The rendezvous of ranks, and what they are told when they do not."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from spawn_ranks import Ranks, connect, initialise
 pytestmark = taco_only
 
 
-def meet(rank: int, world: int, port: int, timeout_s: float, changes: dict[str, str]) -> None:
+def rendezvous(rank: int, world: int, port: int, timeout_s: float, changes: dict[str, str]) -> None:
     import os
 
     os.environ.update(changes)
@@ -28,8 +28,8 @@ def meet(rank: int, world: int, port: int, timeout_s: float, changes: dict[str, 
     assert tensor[0].item() == world
 
 
-def meet_on_paper(rank: int, world: int, port: int, timeout_s: float, folder: str) -> None:
-    """As meet(), with what is printed after the connection to the store in a file."""
+def rendezvous_on_paper(rank: int, world: int, port: int, timeout_s: float, folder: str) -> None:
+    """As rendezvous(), with what is printed after the connection to the store in a file."""
     import os
 
     import taco_torch  # noqa: F401
@@ -57,7 +57,7 @@ def await_greeting(store: dist.Store, rank: int) -> None:
         time.sleep(0.01)
 
 
-def meet_in_file(rank: int, world: int, path: str) -> None:
+def rendezvous_in_file(rank: int, world: int, path: str) -> None:
     import taco_torch  # noqa: F401
 
     dist.init_process_group("taco", init_method=f"file://{path}", rank=rank, world_size=world)
@@ -67,7 +67,7 @@ def meet_in_file(rank: int, world: int, path: str) -> None:
     dist.destroy_process_group()
 
 
-def meet_beside_other_calls(rank: int, world: int, port: int) -> None:
+def rendezvous_beside_other_calls(rank: int, world: int, port: int) -> None:
     """Rank 1 waits for rank 0, which comes once another thread of rank 1 has used the store."""
     import taco_torch  # noqa: F401
 
@@ -80,13 +80,13 @@ def meet_beside_other_calls(rank: int, world: int, port: int) -> None:
         store.wait(["the other thread is through"])
         join()
     else:
-        meeting = threading.Thread(target=join)
-        meeting.start()
+        joining = threading.Thread(target=join)
+        joining.start()
         time.sleep(0.5)
         for _ in range(5):
             store.add("count", 1)
         store.set("the other thread is through", "")
-        meeting.join()
+        joining.join()
     tensor = torch.ones(1)
     dist.all_reduce(tensor)
     assert tensor.item() == world
@@ -95,8 +95,8 @@ def meet_beside_other_calls(rank: int, world: int, port: int) -> None:
 
 def test_a_missing_rank_is_named(tmp_path) -> None:
     with Ranks(3) as ranks:
-        ranks.begin(0, meet, 0, 3, ranks.port, 2.0, {})
-        ranks.begin(2, meet, 2, 3, ranks.port, 2.0, {})
+        ranks.begin(0, rendezvous, 0, 3, ranks.port, 2.0, {})
+        ranks.begin(2, rendezvous, 2, 3, ranks.port, 2.0, {})
         for outcome in ranks.gather([0, 2], 30):
             assert outcome.error_type == "RendezvousError", outcome
             assert "rank 1 of 3" in outcome.error
@@ -117,14 +117,14 @@ def test_a_missing_rank_is_named(tmp_path) -> None:
 def test_ranks_with_different_settings_are_told_both(name: str, values: tuple[str, str]) -> None:
     with Ranks(2) as ranks:
         for rank in (0, 1):
-            ranks.begin(rank, meet, rank, 2, ranks.port, 20.0, {name: values[rank]})
+            ranks.begin(rank, rendezvous, rank, 2, ranks.port, 20.0, {name: values[rank]})
         for outcome in ranks.gather([0, 1], 30):
             assert outcome.error_type == "VersionMismatchError", outcome
             for rank in (0, 1):
                 assert f"{name}={values[rank]}" in outcome.error, outcome
 
 
-def meet_in_groups(rank: int, world: int, port: int, size: str) -> list[str]:
+def rendezvous_in_groups(rank: int, world: int, port: int, size: str) -> list[str]:
     """The algorithms of a long all_reduce in the default group and in one of two ranks."""
     import os
 
@@ -148,7 +148,7 @@ def meet_in_groups(rank: int, world: int, port: int, size: str) -> list[str]:
 def test_ranks_of_one_host_may_be_taken_for_several_hosts() -> None:
     with Ranks(4) as ranks:
         for rank in range(4):
-            ranks.begin(rank, meet_in_groups, rank, 4, ranks.port, "2")
+            ranks.begin(rank, rendezvous_in_groups, rank, 4, ranks.port, "2")
         for rank, outcome in enumerate(ranks.gather([0, 1, 2, 3], 60)):
             assert outcome.ok, outcome
             assert outcome.value[0] == "two_dimensional"
@@ -159,7 +159,7 @@ def test_groups_that_do_not_divide_the_ranks_are_an_error_that_names_both() -> N
     with Ranks(3) as ranks:
         for rank in range(3):
             changes = {"LIGHT_INTRA_SIZE": "2"}
-            ranks.begin(rank, meet, rank, 3, ranks.port, 20.0, changes)
+            ranks.begin(rank, rendezvous, rank, 3, ranks.port, 20.0, changes)
         for outcome in ranks.gather([0, 1, 2], 30):
             assert outcome.error_type == "ValueError", outcome
             assert "LIGHT_INTRA_SIZE is 2" in outcome.error
@@ -198,7 +198,7 @@ def test_an_algorithm_that_does_not_exist_is_named_on_every_rank(transport: str)
     with Ranks(3, {"TACO_TRANSPORT": transport}) as ranks:
         for rank in range(3):
             changes = {"TACO_ALGORITHM": "all_reduce=rnig"}
-            ranks.begin(rank, meet, rank, 3, ranks.port, 20.0, changes)
+            ranks.begin(rank, rendezvous, rank, 3, ranks.port, 20.0, changes)
         for outcome in ranks.gather([0, 1, 2], 30):
             assert outcome.error_type == "ValueError", outcome
             assert 'all_reduce has no "rnig"' in outcome.error
@@ -208,9 +208,9 @@ def test_an_algorithm_that_does_not_exist_is_named_on_every_rank(transport: str)
 
 def test_a_late_rank_is_waited_for() -> None:
     with Ranks(2) as ranks:
-        ranks.begin(1, meet, 1, 2, ranks.port, 30.0, {})
+        ranks.begin(1, rendezvous, 1, 2, ranks.port, 30.0, {})
         time.sleep(1.5)
-        ranks.begin(0, meet, 0, 2, ranks.port, 30.0, {})
+        ranks.begin(0, rendezvous, 0, 2, ranks.port, 30.0, {})
         for outcome in ranks.gather([0, 1], 30):
             assert outcome.ok, outcome
 
@@ -222,9 +222,9 @@ def test_nothing_of_torchs_is_printed_while_a_late_rank_is_waited_for(
     with Ranks(3) as ranks:
         early = [rank for rank in range(3) if rank != late]
         for rank in early:
-            ranks.begin(rank, meet_on_paper, rank, 3, ranks.port, 30.0, str(tmp_path))
+            ranks.begin(rank, rendezvous_on_paper, rank, 3, ranks.port, 30.0, str(tmp_path))
         time.sleep(1.0)
-        ranks.begin(late, meet_on_paper, late, 3, ranks.port, 30.0, str(tmp_path))
+        ranks.begin(late, rendezvous_on_paper, late, 3, ranks.port, 30.0, str(tmp_path))
         for outcome in ranks.gather([0, 1, 2], 30):
             assert outcome.ok, outcome
     assert len(list(tmp_path.iterdir())) == 3
@@ -237,10 +237,10 @@ def test_nothing_of_torchs_is_printed_when_a_rank_dies_at_the_start(
 ) -> None:
     with Ranks(3) as ranks:
         for rank in (0, 1):
-            ranks.begin(rank, meet_on_paper, rank, 3, ranks.port, 5.0, str(tmp_path))
+            ranks.begin(rank, rendezvous_on_paper, rank, 3, ranks.port, 5.0, str(tmp_path))
         await_greeting(ranks.store, 1)
         ranks.kill(dead)
-        ranks.begin(2, meet_on_paper, 2, 3, ranks.port, 5.0, str(tmp_path))
+        ranks.begin(2, rendezvous_on_paper, 2, 3, ranks.port, 5.0, str(tmp_path))
         for outcome in ranks.gather([1 - dead, 2], 30):
             assert outcome.error_type == "RendezvousError", outcome
             assert f"rank {dead} of 3" in outcome.error
@@ -249,21 +249,21 @@ def test_nothing_of_torchs_is_printed_when_a_rank_dies_at_the_start(
 
 def test_a_rank_that_waits_leaves_the_store_to_other_threads() -> None:
     with Ranks(2) as ranks:
-        ranks.run_each(meet_beside_other_calls, [(rank, 2, ranks.port) for rank in range(2)])
+        ranks.run_each(rendezvous_beside_other_calls, [(rank, 2, ranks.port) for rank in range(2)])
 
 
 def test_a_dead_incarnations_greeting_is_replaced() -> None:
     """A rank says hello and dies; its successor, under the same keys, is the one that counts."""
     with Ranks(3) as ranks:
-        ranks.begin(1, meet, 1, 3, ranks.port, 60.0, {})
+        ranks.begin(1, rendezvous, 1, 3, ranks.port, 60.0, {})
         await_greeting(ranks.store, 1)
         ranks.kill(1)
         ranks.gather([1], 10)
-        ranks.begin(0, meet, 0, 3, ranks.port, 60.0, {})
-        ranks.begin(2, meet, 2, 3, ranks.port, 60.0, {})
+        ranks.begin(0, rendezvous, 0, 3, ranks.port, 60.0, {})
+        ranks.begin(2, rendezvous, 2, 3, ranks.port, 60.0, {})
         time.sleep(0.5)
         ranks.restart(1)
-        ranks.begin(1, meet, 1, 3, ranks.port, 60.0, {})
+        ranks.begin(1, rendezvous, 1, 3, ranks.port, 60.0, {})
         for outcome in ranks.gather([0, 1, 2], 60):
             assert outcome.ok, outcome
 
@@ -272,7 +272,7 @@ def test_a_file_store(tmp_path) -> None:
     with Ranks(3) as ranks:
         for attempt in range(2):
             path = str(tmp_path / f"store{attempt}")
-            ranks.run_each(meet_in_file, [(rank, 3, path) for rank in range(3)])
+            ranks.run_each(rendezvous_in_file, [(rank, 3, path) for rank in range(3)])
 
 
 class OwnStore(dist.Store):
@@ -301,7 +301,7 @@ class OwnStore(dist.Store):
         return self.inner.delete_key(key)
 
 
-def meet_in_own_store(rank: int, world: int, port: int) -> None:
+def rendezvous_in_own_store(rank: int, world: int, port: int) -> None:
     import taco_torch  # noqa: F401
 
     store = OwnStore(connect(port, world))
@@ -312,7 +312,7 @@ def meet_in_own_store(rank: int, world: int, port: int) -> None:
 
 def test_a_store_of_the_programs_own() -> None:
     with Ranks(3) as ranks:
-        ranks.run_each(meet_in_own_store, [(rank, 3, ranks.port) for rank in range(3)])
+        ranks.run_each(rendezvous_in_own_store, [(rank, 3, ranks.port) for rank in range(3)])
 
 
 THROUGH = "rank 0 is through"
@@ -334,7 +334,7 @@ class SlowStore(OwnStore):
         return super().get(key)
 
 
-def meet_through_rank_0(rank: int, world: int, port: int, changes: dict[str, str]) -> None:
+def rendezvous_through_rank_0(rank: int, world: int, port: int, changes: dict[str, str]) -> None:
     """Rank 0 serves the store no longer than it must."""
     import os
 
@@ -360,21 +360,21 @@ def meet_through_rank_0(rank: int, world: int, port: int, changes: dict[str, str
 
 def test_a_first_rank_that_serves_the_store_stays_until_all_have_met() -> None:
     with Ranks(3) as ranks:
-        ranks.run_each(meet_through_rank_0, [(rank, 3, ranks.port, {}) for rank in range(3)])
+        ranks.run_each(rendezvous_through_rank_0, [(rank, 3, ranks.port, {}) for rank in range(3)])
 
 
 def test_a_first_rank_that_serves_the_store_stays_until_all_know_why_it_fails() -> None:
     with Ranks(3) as ranks:
         for rank in range(3):
             changes = {"TACO_CHUNK_BYTES": str(65536 * (rank + 1))}
-            ranks.begin(rank, meet_through_rank_0, rank, 3, ranks.port, changes)
+            ranks.begin(rank, rendezvous_through_rank_0, rank, 3, ranks.port, changes)
         for outcome in ranks.gather([0, 1, 2], 30):
             assert outcome.error_type == "VersionMismatchError", outcome
 
 
 def begin_all(ranks: Ranks, who: list[int], timeout_s: float) -> None:
     for rank in who:
-        ranks.begin(rank, meet, rank, ranks.world, ranks.port, timeout_s, {})
+        ranks.begin(rank, rendezvous, rank, ranks.world, ranks.port, timeout_s, {})
 
 
 def test_a_rank_that_dies_while_the_others_come_is_named() -> None:
@@ -400,7 +400,7 @@ def test_a_first_rank_that_dies_while_it_gathers_the_others_is_named() -> None:
             assert "rank 0 of 3" in outcome.error
 
 
-def test_a_job_started_again_after_a_death_in_the_meeting_meets_under_the_same_store() -> None:
+def test_a_job_started_again_after_a_death_in_the_rendezvous_joins_under_the_same_store() -> None:
     with Ranks(3) as ranks:
         begin_all(ranks, [0, 1], 60.0)
         time.sleep(0.7)
@@ -424,9 +424,9 @@ time.sleep(60)
 """
 
 
-def meet_for_long(rank: int, port: int) -> None:
+def rendezvous_for_long(rank: int, port: int) -> None:
     connect(port, 2).set("here", "1")
-    meet(rank, 2, port, 60.0, {})
+    rendezvous(rank, 2, port, 60.0, {})
 
 
 @pytest.mark.parametrize("rank", [0, 1])
@@ -438,7 +438,7 @@ def test_a_store_that_vanishes_is_named(rank: int) -> None:
         assert server.stdout is not None
         port = int(server.stdout.readline())
         with Ranks(2) as ranks:
-            ranks.begin(rank, meet_for_long, rank, port)
+            ranks.begin(rank, rendezvous_for_long, rank, port)
             assert server.stdout.readline() == "here\n"
             time.sleep(1.0)
             server.kill()
@@ -456,7 +456,7 @@ def test_an_interface_that_does_not_exist(name: str) -> None:
     with Ranks(2) as ranks:
         for rank in range(2):
             environment = {"TACO_IFNAME": name, "TACO_TRANSPORT": "udp"}
-            ranks.begin(rank, meet, rank, 2, ranks.port, 5.0, environment)
+            ranks.begin(rank, rendezvous, rank, 2, ranks.port, 5.0, environment)
         for outcome in ranks.gather([0, 1], 30):
             if name.startswith("^"):
                 continue  # excluding what is not there harms nobody

@@ -202,10 +202,10 @@ def test_ends_whose_settings_differ_are_told_so(variable: str, value: str) -> No
 def test_new_transport_rank_connects_by_a_store() -> None:
     with Ranks(2, {"TACO_LOG": "warning"}) as pair:
         arguments = [(rank, pair.port) for rank in (0, 1)]
-        assert pair.run_each(meet_by_store, arguments) == [True, True]
+        assert pair.run_each(connect_by_store, arguments) == [True, True]
 
 
-def meet_by_store(rank: int, port: int) -> bool:
+def connect_by_store(rank: int, port: int) -> bool:
     import torch.distributed as dist
     from torch.distributed._transport import new_transport_rank
 

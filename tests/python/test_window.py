@@ -212,7 +212,7 @@ def two_windows_of_two_groups() -> tuple[float, float]:
     return float(first[0]), float(second[2])
 
 
-def test_windows_of_several_groups_do_not_meet(ranks: Ranks) -> None:
+def test_windows_of_several_groups_are_kept_apart(ranks: Ranks) -> None:
     assert ranks.run(two_windows_of_two_groups) == [
         (13.0, 3.0),
         (10.0, 4.0),

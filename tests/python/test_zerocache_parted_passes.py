@@ -196,7 +196,7 @@ def miss_a_step(folder: str) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("job", ["gloo-2", "taco-2"], indirect=True)
-def test_a_step_that_meets_a_pass_is_told(job: Ranks, tmp_path: Path) -> None:
+def test_a_step_that_is_matched_with_a_pass_is_told(job: Ranks, tmp_path: Path) -> None:
     for found in job.run(miss_a_step, str(tmp_path), deadline_s=DEADLINE_S):
         assert found[0][0] == "MismatchError"
         assert "rank 0 begins a backward pass where rank 1 takes a step" in found[0][1]

@@ -1,7 +1,7 @@
 """Ranks of a test that stand on different hosts of an emulated network.
 
     with Fabric(hosts=3) as fabric, host_ranks(fabric) as ranks:
-        ranks.run_each(meet, [(rank, ...) for rank in range(3)])
+        ranks.run_each(join, [(rank, ...) for rank in range(3)])
 
 A rank is forked from the server that has imported torch already, as all of spawn_ranks' are, and
 then moves into its host: milliseconds, where starting Python there would take seconds.

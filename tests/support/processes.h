@@ -1,5 +1,5 @@
-// Real processes for tests: forks one a rank, lets them meet through the parent, ends what is left
-// when the deadline passes. The test process itself must have no Stack when it forks.
+// Real processes for tests: forks one a rank, lets them rendezvous through the parent, ends what is
+// left when the deadline passes. The test process itself must have no Stack when it forks.
 #pragma once
 
 #include <sys/types.h>
