@@ -216,7 +216,7 @@ class HARP_API Endpoint {
   Result<Listener> listen();
   // kInvalidArgument: no ticket. kVersionMismatch: of another version. kResource: no thread.
   Result<Dialer> dial(std::string_view ticket);
-  // Balances connect(), meet() and connections given.
+  // Balances connect(), meet(), Listener::accept() and Dialer::wait().
   void disconnect(Peer peer);
   // "10.0.0.2:41234 (pid 77 on nodeb)"
   std::string describe(Peer peer) const;

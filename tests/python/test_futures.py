@@ -1,7 +1,7 @@
 """Collectives inside callbacks of futures: any chain, any order, on every rank the same result.
 
 Ranks attach callbacks and run them at different times on purpose. Sums are of one size, so that an
-operation that met another rank's wrong one would give a wrong value and no error.
+operation that was matched with another rank's wrong one would give a wrong value and no error.
 """
 
 from __future__ import annotations

@@ -358,7 +358,7 @@ def rendezvous_through_rank_0(rank: int, world: int, port: int, changes: dict[st
             launcher.set(THROUGH, "")
 
 
-def test_a_first_rank_that_serves_the_store_stays_until_all_have_met() -> None:
+def test_a_first_rank_that_serves_the_store_stays_until_all_have_joined() -> None:
     with Ranks(3) as ranks:
         ranks.run_each(rendezvous_through_rank_0, [(rank, 3, ranks.port, {}) for rank in range(3)])
 

@@ -33,7 +33,8 @@ struct DpdkDevice {
 Result<std::vector<DpdkDevice>> parse_dpdk_devices(const std::string& text);
 
 // The device that an engine has for that one. A memif's is a memif beside it, at the same socket by
-// another id, so that engine 1 meets engine 1 of the peer; engine 0's is the device as it is named.
+// another id, so that engine 1 talks to engine 1 of the peer; engine 0's is the device as it is
+// named.
 DpdkDevice device_of_engine(const DpdkDevice& device, std::uint32_t engine);
 // kInvalidArgument: a device cannot be had by so many engines, and what to do.
 Status check_engines(const std::vector<DpdkDevice>& devices, std::uint32_t engines);
