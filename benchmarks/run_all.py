@@ -140,7 +140,12 @@ def main() -> int:
     names = [name for name, *_ in RUNS]
     parser.add_argument("--only", help=f"of {','.join(names)}")
     parser.add_argument("--backends", default="gloo,taco")
+    parser.add_argument("--note", help="run nothing: these, by other names, have just been run")
     arguments = parser.parse_args()
+    if arguments.note:
+        for name in arguments.note.split(","):
+            note_build(name)
+        return 0
     chosen = arguments.only.split(",") if arguments.only else names
     unknown = set(chosen) - set(names)
     if unknown:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -205,3 +206,18 @@ def test_a_page_that_has_lost_its_markers_is_named(report: Any, tmp_path: Path) 
     report.SUMMARY.write_text(report.SUMMARY.read_text().replace("<!-- loss end -->", ""))
     with pytest.raises(SystemExit, match=r"benchmarks\.md has lost its markers <!-- loss begin"):
         report.main()
+
+
+def test_a_run_of_another_program_is_noted_with_its_build(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    import run_all
+
+    monkeypatch.setattr(run_all, "OUT", tmp_path)
+    monkeypatch.setattr(sys, "argv", ["run_all.py", "--note", "kernels,sessions"])
+    assert run_all.main() == 0
+    builds = json.loads((tmp_path / "builds.json").read_text())
+    assert {name: build["commit"] for name, build in builds.items()} == {
+        "kernels": run_all.commit(),
+        "sessions": run_all.commit(),
+    }

@@ -22,6 +22,7 @@ cpp_benchmarks() {
   TACO_LOG=error "$TREE/benchmarks/cpp/sessions_bench" --json | tee out/sessions.json
   echo "== zerocache_io: pages to and from the disk beside a bare loop of the same requests"
   "$TREE/benchmarks/cpp/zerocache_io" --directory out --json | tee out/zerocache_io.json
+  "$VENV/bin/python" benchmarks/run_all.py --note kernels,compress,sessions,zerocache_io
 }
 
 mkdir -p out
