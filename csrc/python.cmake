@@ -128,7 +128,7 @@ function(add_extension torch)
   # with them, as they stand first, so that no core idles beside the last.
   list(LENGTH torch_facing sources)
   math(EXPR third "(${sources} + 2) / 3")
-  if(TACO_UNITY_BATCH AND TACO_UNITY_BATCH LESS third)
+  if(TACO_UNITY_BATCH AND TACO_UNITY_BATCH LESS sources)
     set_target_properties(${name} PROPERTIES UNITY_BUILD_BATCH_SIZE ${third})
   endif()
 
