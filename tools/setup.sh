@@ -4,8 +4,8 @@
 #   core     compiler, CMake, GoogleTest: all that the C++ core needs
 #   fuzz     core + clang
 #   python   core + .venv, pinned Python packages
-#   demo     python + the package installed into .venv, of what is compiled the extension alone;
-#            where all of it was installed before, all of it
+#   demo     core + .venv, the packages that examples need, and ours, of what is compiled the
+#            extension alone; where more of either was installed before, that stays
 #   install  python + all of the package: NCCL's plugin, DPDK's driver and the commands, too
 #   tests    install + the C++ tests, in the same build tree, and frameworks to try taco under
 #   lint     python + clang's tools
@@ -136,31 +136,36 @@ choose_torch() {
 # make_environment PYTHON FOLDER
 make_environment() {
   # Debian's pip may be too old for build settings (-C needs 23.1).
-  "$1" -m venv "$2" && "$2/bin/python" -m pip install -q --upgrade "pip>=23.1"
+  "$1" -m venv "$2" && "$2/bin/python" -m pip install -q "pip>=23.1"
 }
+
+# pip_install OPTION...: without compiling every module to bytecode, which is three quarters of pip's
+# time; Python compiles those that it imports.
+pip_install() { "$VENV/bin/python" -m pip install -q --no-compile -c "$CONSTRAINTS" "$@"; }
 
 install_torch() {
   local index
   mapfile -t index < <(torch_index)
-  "$VENV/bin/python" -m pip install -q -c "$CONSTRAINTS" torch "${index[@]}"
+  pip_install torch "${index[@]}"
 }
 
-# packages_of FILE: the names in a list of requirements, in one line.
-packages_of() { sed -E '/^(#|$)/d; s/[^A-Za-z0-9_.-].*//' "$1" | paste -sd ' '; }
+# packages_of FILE...: the names in lists of requirements, in one line.
+packages_of() { sed -sE '/^(#|$)/d; s/[^A-Za-z0-9_.-].*//' "$@" | paste -sd ' '; }
 
+# python_packages PYTHON: what examples need for a demo, else all.
 python_packages() {
-  local python=$1 print
+  local python=$1 stamp="python$FLAVOUR" lists=(requirements.txt tests/requirements.txt) print
   choose_torch
-  print="$(fingerprint requirements.txt "$CONSTRAINTS") $("$python" --version) $VENV"
-  [ -x "$VENV/bin/python" ] && stamped "python$FLAVOUR" "$print" && return
+  [ "$LEVEL" != demo ] || [ -e "build/stamps/$stamp" ] || { stamp+=-demo && lists=("${lists[0]}"); }
+  print="$(fingerprint "${lists[@]}" "$CONSTRAINTS") $("$python" --version) $VENV"
+  [ -x "$VENV/bin/python" ] && stamped "$stamp" "$print" && return
   printf 'logs of every step: %s\n' "${LOGS#"$PWD"/}"
   phase "virtual environment" make_environment "$python" "$VENV"
   printf 'pip installs: %s\n' "$(grep '^torch==' "$CONSTRAINTS")"
   phase "torch (${TORCH:-pinned})" install_torch
-  printf 'pip installs: %s\n' "$(packages_of requirements.txt)"
-  phase "python packages" "$VENV/bin/python" -m pip install -q -c "$CONSTRAINTS" \
-    -r requirements.txt
-  stamp "python$FLAVOUR" "$print"
+  printf 'pip installs: %s\n' "$(packages_of "${lists[@]}")"
+  phase "python packages" pip_install "${lists[@]/#/-r}"
+  stamp "$stamp" "$print"
 }
 
 # compile_and_install TARGET COMPONENTS
@@ -206,7 +211,7 @@ install_frameworks() {
   print="$(fingerprint "$list" "$CONSTRAINTS") $VENV $(cat build/stamps/python)"
   stamped frameworks "$print" && return
   printf 'pip installs: %s\n' "$(packages_of "$list")"
-  phase "frameworks" "$VENV/bin/python" -m pip install -q -c "$CONSTRAINTS" -r "$list"
+  phase "frameworks" pip_install -r "$list"
   stamp frameworks "$print"
 }
 
