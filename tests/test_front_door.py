@@ -166,6 +166,33 @@ def test_a_demonstration_compiles_the_extension_alone_and_a_build_the_rest(
     assert set(second) >= ALL_OF_IT
 
 
+COMPILES_FOR_EVER = """echo "$*" >>compilations
+[ "$1" != --build ] || { echo $$ >compiler && exec sleep 600; }
+"""
+AWAITS_A_COMPILER = "for _ in {1..1000}; do [ -e compiler ] && break; sleep 0.02; done\n"
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_what_needs_no_torch_compiles_while_packages_come(equipped: Path, fails: bool) -> None:
+    write_program(equipped / "programs" / "cmake", COMPILES_FOR_EVER)
+    interpreter = MAKES_ENVIRONMENTS.replace("mkdir -p", AWAITS_A_COMPILER + "mkdir -p")
+    write_program(equipped / "programs" / "python3", interpreter + ("exit 1\n" if fails else ""))
+    if fails:
+        with pytest.raises(AssertionError, match=r"virtual environment .* FAILED"):
+            set_up(equipped, "make", "demo")
+    else:
+        said = set_up(equipped, "make", "demo")
+        assert re.search("^.venv -m pip .*-Ccmake.define.TACO_PYTHON=ON", said, re.MULTILINE)
+    configures, compiles = (equipped / "compilations").read_text().splitlines()
+    assert "-DTACO_PYTHON=OFF" in configures
+    assert compiles.startswith("--build build/release --target taco_base")
+    compiler = Path("/proc") / (equipped / "compiler").read_text().strip()
+    deadline = time.monotonic() + 60
+    while compiler.exists() and time.monotonic() < deadline:  # until its new parent has heard of it
+        time.sleep(0.01)
+    assert not compiler.exists()
+
+
 def test_a_demonstration_takes_nothing_away_that_a_build_installed(equipped: Path) -> None:
     assert len(installs(equipped, "make", "build")) == 1
     assert installs(equipped, "make", "demo") == []
