@@ -234,6 +234,11 @@ def test_a_demonstration_installs_what_examples_need_and_a_build_the_rest(equipp
     assert lists == [few, [], all_of_them, [], []]
 
 
+def test_modules_are_compiled_for_those_who_import_them_often(equipped: Path) -> None:
+    assert "-m compileall" not in set_up(equipped, "make", "demo")
+    assert "-m compileall" in set_up(equipped, "make", "build")
+
+
 NINJA = """source tools/common.sh
 compile() {
   echo '-- The C++ compiler'

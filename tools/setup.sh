@@ -139,9 +139,15 @@ make_environment() {
   "$1" -m venv "$2" && "$2/bin/python" -m pip install -q "pip>=23.1"
 }
 
-# pip_install OPTION...: without compiling every module to bytecode, which is three quarters of pip's
-# time; Python compiles those that it imports.
+# pip_install OPTION...: without compiling every module to bytecode, one after the other, which is
+# three quarters of pip's time. For a demo Python compiles those that it imports.
 pip_install() { "$VENV/bin/python" -m pip install -q --no-compile -c "$CONSTRAINTS" "$@"; }
+
+# All modules, on all cores, for tests: these import torch a thousand times and write no bytecode.
+# Some packages hold templates that are no Python.
+compile_modules() {
+  "$VENV/bin/python" -m compileall -q -j "$JOBS" "$VENV"/lib/python3*/site-packages || true
+}
 
 install_torch() {
   local index
@@ -165,6 +171,7 @@ python_packages() {
   phase "torch (${TORCH:-pinned})" install_torch
   printf 'pip installs: %s\n' "$(packages_of "${lists[@]}")"
   phase "python packages" pip_install "${lists[@]/#/-r}"
+  [ "$stamp" != "python$FLAVOUR" ] || phase "bytecode" compile_modules
   stamp "$stamp" "$print"
 }
 
@@ -239,6 +246,7 @@ install_frameworks() {
   stamped frameworks "$print" && return
   printf 'pip installs: %s\n' "$(packages_of "$list")"
   phase "frameworks" pip_install -r "$list"
+  phase "bytecode" compile_modules
   stamp frameworks "$print"
 }
 
