@@ -19,8 +19,8 @@ target_compile_options(taco_flags INTERFACE
 # Line tables are what stack traces need; all of a debugger's information takes half as long again.
 target_compile_options(taco_flags INTERFACE
   $<$<AND:$<CONFIG:RelWithDebInfo>,$<COMPILE_LANGUAGE:CXX>>:-g1>)
-# GCC looks for garbage at every 128 MB that it takes more; a tenth of a large file's time goes there,
-# where memory for a gigabyte more in each compiler would do.
+# GCC looks for garbage at every 128 MB that it takes more: a tenth of a large file's time, where a
+# gigabyte more of memory in each compiler would do.
 cmake_host_system_information(RESULT memory_mb QUERY TOTAL_PHYSICAL_MEMORY)
 cmake_host_system_information(RESULT cores QUERY NUMBER_OF_LOGICAL_CORES)
 math(EXPR memory_each "${memory_mb} / ${cores}")

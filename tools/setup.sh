@@ -175,13 +175,13 @@ python_packages() {
   stamp "$stamp" "$print"
 }
 
-# What knows no torch compiles while pip fetches torch, which goes first. Ninja keeps each file that
-# is done; the package's build, with the same flags, goes on from there, and says what failed.
+# Ninja compiles what knows no torch while pip fetches torch, which goes first. It keeps each file
+# that is done; the package's build, with the same flags, goes on from there and says what failed.
 compile_core() {
   cmake -S . -B "$BUILD" -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo \
     -DTACO_PYTHON=OFF -DTACO_TESTS=OFF -DTACO_ASSERTIONS=OFF &&
-    nice -n 10 cmake --build "$BUILD" --target taco_base taco_kernels taco_device taco_harp taco_pg \
-      taco_remote taco_zerocache
+    nice -n 10 cmake --build "$BUILD" --target taco_base taco_kernels taco_device taco_harp \
+      taco_pg taco_remote taco_zerocache
 }
 
 CORE= # the process group that compiles it

@@ -158,7 +158,7 @@ VICTIM = 2
 
 
 def batch_with(peers: list[int], dies: bool = False) -> None:
-    """To and from each of them. Who dies has sent nothing: the others might have all before that."""
+    """To and from each of them. Who dies has sent nothing: others might have all of it before."""
     operations = []
     for peer in peers:
         if not dies:
