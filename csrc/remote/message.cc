@@ -27,9 +27,13 @@ constexpr std::uint64_t kLastNumber = ~std::uint64_t{0} >> 2;
 
 constexpr std::uint8_t first_byte() { return harp::notice_byte(kRemoteMemory, kRemoteFormat); }
 
-// The codes that an owner has reason to give.
-constexpr Code kAnswerCodes[] = {Code::kOk, Code::kInvalidArgument, Code::kMismatch, Code::kAborted,
-                                 Code::kInternal};
+// The codes that an owner has reason to give. kResource: too many receives were open there.
+constexpr Code kAnswerCodes[] = {Code::kOk,      Code::kInvalidArgument, Code::kMismatch,
+                                 Code::kAborted, Code::kResource,        Code::kInternal};
+
+bool is_answer_code(Code code) {
+  return std::ranges::find(kAnswerCodes, code) != std::end(kAnswerCodes);
+}
 
 harp::MessageKey key_of(std::uint64_t group, std::uint64_t kind, std::uint64_t number) {
   return {group, kind << 62 | (number & kLastNumber)};
@@ -116,7 +120,8 @@ Result<Message> read_message(std::span<const std::byte> bytes) {
 }
 
 std::size_t write_answer(const Status& answer, AnswerBytes& out) {
-  const AnswerRecord record{kRemoteFormat, static_cast<std::uint8_t>(answer.code())};
+  const Code code = is_answer_code(answer.code()) ? answer.code() : Code::kInternal;
+  const AnswerRecord record{kRemoteFormat, static_cast<std::uint8_t>(code)};
   const std::string& text = answer.message();
   const std::size_t length = std::min(text.size(), out.size() - sizeof record);
   std::memcpy(out.data(), &record, sizeof record);
@@ -128,9 +133,9 @@ Status read_answer(std::span<const std::byte> bytes) {
   AnswerRecord record{};
   if (bytes.size() >= sizeof record) std::memcpy(&record, bytes.data(), sizeof record);
   const Code code = static_cast<Code>(record.code);
-  const bool is_known = std::ranges::find(kAnswerCodes, code) != std::end(kAnswerCodes);
   const std::span<const std::byte> text = bytes.subspan(std::min(bytes.size(), sizeof record));
-  if (record.format != kRemoteFormat || !is_known || (code == Code::kOk && !text.empty())) {
+  if (record.format != kRemoteFormat || !is_answer_code(code) ||
+      (code == Code::kOk && !text.empty())) {
     return Status(Code::kMismatch,
                   "an answer of " + std::to_string(bytes.size()) +
                       " bytes that is none: the peer does not keep to the protocol");

@@ -55,7 +55,8 @@ std::size_t write_message(const Message& message, MessageBytes& out);
 // kMismatch for anything that write_message() does not make. `carried` lies in `bytes`.
 Result<Message> read_message(std::span<const std::byte> bytes);
 
-// The owner's answer to a request: done, or why not. The ends of very long texts are left out.
+// The owner's answer to a request: done, or why not. The ends of very long texts are left out, and
+// a code that a requester would not expect of another process becomes kInternal.
 inline constexpr std::size_t kMaxAnswerBytes = 512;
 using AnswerBytes = std::array<std::byte, kMaxAnswerBytes>;
 std::size_t write_answer(const Status& answer, AnswerBytes& out);

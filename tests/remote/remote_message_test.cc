@@ -2,7 +2,9 @@
 // and nothing else is taken for one.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <string>
 
 #include "remote/message.h"
@@ -94,6 +96,20 @@ TEST(RemoteMessage, AnAnswerComesAsItWentAndLongTextsAreCut) {
   const Status cut = through(Status(Code::kInvalidArgument, std::string(2000, 'x')));
   EXPECT_EQ(cut.code(), Code::kInvalidArgument);
   EXPECT_EQ(cut.message(), std::string(kMaxAnswerBytes - 2, 'x'));
+}
+
+// An owner passes on what the transport says of the bytes, whose codes are not its own to choose.
+TEST(RemoteMessage, AnAnswerOfAnyCodeIsReadAndKeepsItsText) {
+  const Code kept[] = {Code::kInvalidArgument, Code::kMismatch, Code::kAborted, Code::kResource,
+                       Code::kInternal};
+  for (int value = 1; value <= static_cast<int>(Code::kInternal); ++value) {
+    const auto code = static_cast<Code>(value);
+    AnswerBytes out;
+    const Status read = read_answer({out.data(), write_answer(Status(code, "why"), out)});
+    EXPECT_EQ(read.message(), "why") << value;
+    const bool is_kept = std::ranges::find(kept, code) != std::end(kept);
+    EXPECT_EQ(read.code(), is_kept ? code : Code::kInternal) << value;
+  }
 }
 
 TEST(RemoteMessage, WhatIsNoAnswerIsAMismatchAndNoSuccess) {
