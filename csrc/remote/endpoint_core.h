@@ -1,12 +1,12 @@
 // One endpoint as the engine has it: what it asks of its one peer, and what it grants it. A peer
 // may connect, and ask for memory, before this side has connected to it: what it says waits until
-// then.
+// then. So does what others say, who may take the places of a few, but not of all: whom there is no
+// place for is told so.
 //
 // Engine only.
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <string>
 #include <vector>
@@ -28,7 +28,8 @@ class EndpointCore {
   bool is_broken_st() const { return !broken_.ok(); }
   void connect_st(harp::PeerId peer, std::uint64_t endpoint, std::string name,
                   harp::Transport& transport);
-  // Tells the peer that this is closed, which nothing that is still under way may follow.
+  // Tells the peer that this is closed, which nothing that is still under way may follow; and
+  // without a peer, all that have asked.
   void say_closed_st(harp::Transport& transport);
 
   // Another process says this to the endpoint; and one has ended.
@@ -39,11 +40,23 @@ class EndpointCore {
   MemoryOwner owner;
 
  private:
-  struct Early {
-    harp::PeerId peer = 0;
+  // What an endpoint has said before this one has connected.
+  struct Said {
     Message message;
     std::vector<std::byte> carried;
   };
+  struct Early {
+    harp::PeerId peer = 0;
+    std::uint64_t from = 0;
+    std::vector<Said> said;
+    bool is_told = false;   // that no more of it is kept
+    bool is_ended = false;  // it, or its process: another one may have the place
+  };
+
+  void keep_early(harp::PeerId peer, const Message& message, harp::Transport& transport);
+  Early* early_of(harp::PeerId peer, std::uint64_t from);
+  void hear_early(Early& early, harp::Transport& transport);
+  void hear_parting(Parting::Why why);
 
   const std::uint64_t id_;
   bool is_connected_ = false;
@@ -51,7 +64,7 @@ class EndpointCore {
   std::uint64_t peer_endpoint_ = 0;
   std::string peer_name_;
   Status broken_;
-  std::deque<Early> early_;
+  std::vector<Early> early_;
 };
 
 }  // namespace taco::remote

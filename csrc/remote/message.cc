@@ -110,8 +110,9 @@ Result<Message> read_message(std::span<const std::byte> bytes) {
     }
     case Type::kParting: {
       const Parting::Why why = static_cast<Parting::Why>(record.action);
-      if (!carried.empty() || record.bytes != 0 ||
-          (why != Parting::Why::kClosed && why != Parting::Why::kOthers))
+      const bool is_known = why == Parting::Why::kClosed || why == Parting::Why::kOthers ||
+                            why == Parting::Why::kCrowded;
+      if (!carried.empty() || record.bytes != 0 || !is_known)
         return no_message("it is an end that says why in no known way");
       return Message(Parting{record.endpoint, record.from, why});
     }

@@ -35,7 +35,11 @@ struct Request {
 
 // The endpoint `from` answers nothing more to `endpoint`, or never will.
 struct Parting {
-  enum class Why : std::uint8_t { kClosed = 1, kOthers };  // kOthers: its peer is another one
+  enum class Why : std::uint8_t {
+    kClosed = 1,
+    kOthers,   // its peer is another one
+    kCrowded,  // it has no peer yet, and keeps no more requests until it has
+  };
 
   std::uint64_t endpoint = 0;  // whom this is for
   std::uint64_t from = 0;
