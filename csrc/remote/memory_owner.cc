@@ -98,6 +98,7 @@ Result<MemoryOwner::Region*> MemoryOwner::region_for(const Request& request) {
 // A number is used once: what has one that was used is a repetition, and does nothing.
 void MemoryOwner::take_st(const Request& request, harp::Transport& transport) {
   transport_ = &transport;
+  if (is_over_) return;
   if (request.number <= last_number_ || unanswered_ >= kMaxRequests) {
     TACO_LOG_DEBUG("remote", "a request of a peer that keeps to no rule was dropped: number %llu",
                    static_cast<unsigned long long>(request.number));
@@ -190,7 +191,7 @@ void MemoryOwner::let_go(Serving& serving) {
 }
 
 void MemoryOwner::answer(Serving& serving, const Status& status) {
-  if (status.code() == Code::kPeerLost) {
+  if (status.code() == Code::kPeerLost || is_over_) {
     --unanswered_;
     return finish(serving);
   }
@@ -222,7 +223,15 @@ void MemoryOwner::finish(Serving& serving) {
     request.carried = next.carried;
     serve(request);
   }
-  if (is_idle_st() && when_idle_) std::exchange(when_idle_, nullptr)();
+  tell_if_idle();
+}
+
+// Before the stopped owner's caller comes to end it, another request may come: that must open
+// nothing.
+void MemoryOwner::tell_if_idle() {
+  if (!is_idle_st() || !when_idle_) return;
+  is_over_ = true;
+  std::exchange(when_idle_, nullptr)();
 }
 
 void MemoryOwner::stop_st(const Status& why, std::function<void()> then) {
@@ -232,11 +241,13 @@ void MemoryOwner::stop_st(const Status& why, std::function<void()> then) {
     if (!region.is_revoked) numbers.push_back(number);
   }
   for (const std::uint64_t number : numbers) revoke_st(number, [] {});
-  if (is_idle_st()) return then();
   when_idle_ = std::move(then);
+  tell_if_idle();
 }
 
 void MemoryOwner::abandon_st(const Status& why) {
+  is_over_ = true;
+  unanswered_ -= held_.size();
   held_.clear();
   for (const auto& serving : all_) {
     if (serving->answering) transport_->cancel_st(serving->answer, why);

@@ -14,6 +14,9 @@
 //   answering     the answer has arrived          done
 //   any           the peer is lost                done
 //
+// An owner that has stopped refuses what comes until all that was asked is answered, and from then
+// on drops it: else a peer that keeps asking would keep it from ending.
+//
 // Engine only.
 #pragma once
 
@@ -51,9 +54,10 @@ class MemoryOwner {
   void take_st(const Request& request, harp::Transport& transport);
 
   // Refuses all that comes, with `why`, and revokes all regions. `then`: once every answer has
-  // arrived.
+  // arrived. Nothing is open from then on: what comes is dropped, and the Parting that the caller
+  // says is its answer.
   void stop_st(const Status& why, std::function<void()> then);
-  // Gives the answers up that have not arrived.
+  // Gives the answers up that have not arrived, and answers nothing more. After stop_st() only.
   void abandon_st(const Status& why);
   bool is_idle_st() const { return open_ == 0 && held_.empty(); }
 
@@ -79,6 +83,7 @@ class MemoryOwner {
   void moved(Serving& serving, const Status& status, std::uint64_t bytes);
   void answer(Serving& serving, const Status& status);
   void finish(Serving& serving);
+  void tell_if_idle();
   void let_go(Serving& serving);
   Serving& take_serving();
 
@@ -94,6 +99,7 @@ class MemoryOwner {
   std::vector<Serving*> free_;
   std::deque<Held> held_;
   Status stopped_;
+  bool is_over_ = false;  // nothing is answered any more
   std::function<void()> when_idle_;
 };
 
