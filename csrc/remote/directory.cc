@@ -2,6 +2,7 @@
 
 #include <map>
 #include <mutex>
+#include <vector>
 
 #include "base/log.h"
 #include "base/per_process.h"
@@ -10,9 +11,12 @@
 namespace taco::remote {
 namespace {
 
+// Stacks are told apart by more than their addresses, of which a later Stack may have one again
+// while a Directory of an earlier one is kept.
 struct Directories {
   std::mutex mutex;
-  std::map<harp::Stack*, std::weak_ptr<Directory>> of_stack;
+  std::map<std::weak_ptr<harp::Stack>, std::weak_ptr<Directory>, std::owner_less<>> of_stack;
+  std::vector<std::shared_ptr<const void>> kept;
 };
 
 constinit PerProcess<Directories> directories;
@@ -21,15 +25,10 @@ constinit PerProcess<Directories> directories;
 
 std::shared_ptr<Directory> Directory::attach(const std::shared_ptr<harp::Stack>& stack) {
   std::lock_guard lock(directories().mutex);
-  std::shared_ptr<Directory> directory = directories().of_stack[stack.get()].lock();
+  std::shared_ptr<Directory> directory = directories().of_stack[stack].lock();
   if (directory == nullptr) {
     directory = std::make_shared<Directory>(stack->engine().transport());
-    directories().of_stack[stack.get()] = directory;
-    // On the engine, since it may be reading the observer at this moment.
-    harp::call_on_engine(
-        stack->engine(),
-        [&](harp::Transport&) { stack->set_observer(kRemoteMemory, directory.get()); },
-        monotonic_now() + kPatienceForEngine);
+    directories().of_stack[stack] = directory;
   }
   ++directory->users_;
   return directory;
@@ -39,10 +38,25 @@ void Directory::detach(const std::shared_ptr<Directory>& directory,
                        const std::shared_ptr<harp::Stack>& stack) {
   std::lock_guard lock(directories().mutex);
   if (--directory->users_ > 0) return;
-  directories().of_stack.erase(stack.get());
-  harp::call_on_engine(
+  directories().of_stack.erase(stack);
+  // On the engine, since it may be reading the observer at this moment.
+  const bool is_told = harp::call_on_engine(
       stack->engine(), [stack](harp::Transport&) { stack->set_observer(kRemoteMemory, nullptr); },
       monotonic_now() + kPatienceForEngine);
+  if (!is_told && stack->usable().ok()) directories().kept.push_back(directory);
+}
+
+void Directory::keep(const std::shared_ptr<Directory>& directory,
+                     const std::shared_ptr<EndpointCore>& core) {
+  std::lock_guard lock(directories().mutex);
+  directories().kept.push_back(core);
+  directories().kept.push_back(directory);
+}
+
+// Together with the endpoint, in one call, so that none is added to a Directory that nobody asks.
+void Directory::add_st(EndpointCore& endpoint, harp::Stack& stack) {
+  add_st(endpoint);
+  stack.set_observer(kRemoteMemory, this);
 }
 
 void Directory::remove_st(EndpointCore& endpoint) {

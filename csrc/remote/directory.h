@@ -1,5 +1,6 @@
 // The endpoints of one Stack: hands each what others say to it, and all of them a peer's end. One
-// per Stack, made by the first endpoint and detached by the last.
+// per Stack, made by the first endpoint and detached by the last. It outlives the last where the
+// engine cannot be told to forget it.
 #pragma once
 
 #include <cstdint>
@@ -16,14 +17,19 @@ inline constexpr Duration kPatienceForEngine = 5 * kSecond;
 
 class Directory final : public harp::Observer {
  public:
-  // Any thread but an engine's, balanced by detach().
+  // Any thread but an engine's, balanced by detach(). The engine hears of it with the first
+  // endpoint that is added.
   static std::shared_ptr<Directory> attach(const std::shared_ptr<harp::Stack>& stack);
   static void detach(const std::shared_ptr<Directory>& directory,
                      const std::shared_ptr<harp::Stack>& stack);
+  // Instead of detach(), for good: the engine hangs, and may use both once it goes on.
+  static void keep(const std::shared_ptr<Directory>& directory,
+                   const std::shared_ptr<EndpointCore>& core);
 
   explicit Directory(harp::Transport& transport) : transport_(transport) {}
 
-  // The engine from here on.
+  // The engine from here on. `stack`: the one of attach().
+  void add_st(EndpointCore& endpoint, harp::Stack& stack);
   void add_st(EndpointCore& endpoint) { endpoints_.emplace(endpoint.id(), &endpoint); }
   // Nothing of it is open: the transport need not keep what comes for it.
   void remove_st(EndpointCore& endpoint);

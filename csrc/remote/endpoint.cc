@@ -81,14 +81,20 @@ Result<std::shared_ptr<Endpoint>> Endpoint::open(std::shared_ptr<harp::Stack> st
                                                  std::uint64_t id) {
   TACO_RETURN_IF_ERROR(stack->usable());
   auto endpoint = std::make_shared<Endpoint>(std::move(stack), id);
-  TACO_RETURN_IF_ERROR(endpoint->on_engine(
-      [&](harp::Transport&) { endpoint->directory_->add_st(*endpoint->core_); }));
+  TACO_RETURN_IF_ERROR(endpoint->on_engine([&](harp::Transport&) {
+    endpoint->directory_->add_st(*endpoint->core_, *endpoint->stack_);
+  }));
   return endpoint;
 }
 
+// The engine goes by its Directory to the core, whose requests it may have open: where those are
+// not over, both stay, and the Directory stays attached.
 Endpoint::~Endpoint() {
-  (void)drop();
-  Directory::detach(directory_, stack_);
+  if (drop().ok()) {
+    Directory::detach(directory_, stack_);
+  } else {
+    Directory::keep(directory_, core_);
+  }
   completion::remove_user();
 }
 
