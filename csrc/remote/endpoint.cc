@@ -250,6 +250,9 @@ Status Endpoint::leave(Time deadline) {
 }
 
 Status Endpoint::close(Time deadline) {
+  // Where the transport has ended, or stayed with the parent of this process, all has. In a child
+  // of a fork the locks may be held for good.
+  if (!stack_->usable().ok()) return {};
   std::lock_guard one_at_a_time(closing_);
   {
     std::lock_guard lock(mutex_);
@@ -257,7 +260,7 @@ Status Endpoint::close(Time deadline) {
     stage_ = Stage::kClosing;
   }
   TACO_RETURN_IF_ERROR(drain(deadline));
-  // Where the transport has ended, or stayed with the parent of this process, all has.
+  // The transport may have ended meanwhile.
   if (Status left = leave(deadline); !left.ok() && stack_->usable().ok()) return left;
   std::lock_guard lock(mutex_);
   stage_ = Stage::kClosed;

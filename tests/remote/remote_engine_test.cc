@@ -148,5 +148,36 @@ TEST(RemoteEngine, AnEndpointThatOpensAfterAHangIsHeard) {
   ASSERT_NE(stack->observer, nullptr);
 }
 
+Handle their_memory(std::uint64_t bytes) {
+  return {.endpoint = kTheirs, .region = {1, {}}, .offset = 0, .bytes = bytes};
+}
+
+// The child has the locks as they were, and nobody who opens them.
+TEST(RemoteEngine, AChildThatIsForkedWhileAnEndpointClosesDropsItToo) {
+  const auto stack = std::make_shared<HangingStack>();
+  HangingEngine& engine = stack->hanging;
+  auto endpoint = connected_endpoint(stack, kOwn);
+  std::byte memory[8] = {};
+  TransferPtr open = endpoint->start(Action::kRead, memory, 8, their_memory(8)).value();
+  engine.turn();
+  engine.is_stopped = true;
+  std::thread closes([&] { EXPECT_FALSE(endpoint->close(monotonic_now()).ok()); });
+  while (!engine.is_waited_for) sched_yield();
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(10);
+    _exit(endpoint->drop().ok() ? 0 : 1);
+  }
+  int end = 0;
+  ASSERT_EQ(waitpid(child, &end, 0), child);
+  EXPECT_EQ(end, 0);
+  engine.is_stopped = false;
+  closes.join();
+  for (harp::RecvRequest* each : std::exchange(engine.still.recvs, {}))
+    each->on_done(*each, Status(Code::kAborted, "over"));
+  EXPECT_TRUE(open->done());
+  EXPECT_TRUE(endpoint->close(monotonic_now()).ok());
+}
+
 }  // namespace
 }  // namespace taco::remote
