@@ -196,19 +196,26 @@ Result<TransferPtr> Endpoint::start(Action action, std::byte* memory, std::uint6
   transfer->operation_.bytes = bytes;
   transfer->operation_.remote = remote;
   transfer->self_ = transfer;
-  while (!started_.empty()) {
-    const TransferPtr oldest = started_.front().lock();
-    if (oldest != nullptr && !oldest->done()) break;
-    started_.pop_front();
-  }
-  started_.push_back(transfer);
+  note_started(transfer);
   stack_->engine().submit(*transfer, false);
   return transfer;
 }
 
+// Those that are done go whatever their age: one may be under way for long beside many others.
+void Endpoint::note_started(const TransferPtr& transfer) {
+  if (started_.size() >= tidy_at_) {
+    std::erase_if(started_, [](const std::weak_ptr<Transfer>& weak) {
+      const TransferPtr each = weak.lock();
+      return each == nullptr || each->done();
+    });
+    tidy_at_ = std::max(kFewTransfers, 2 * started_.size());
+  }
+  started_.push_back(transfer);
+}
+
 // The transfers that were started here.
 Status Endpoint::drain(Time deadline) {
-  std::deque<std::weak_ptr<Transfer>> started;
+  std::vector<std::weak_ptr<Transfer>> started;
   {
     std::lock_guard lock(mutex_);
     started = started_;

@@ -5,7 +5,6 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -85,9 +84,12 @@ class Endpoint {
  private:
   enum class Stage : std::uint8_t { kOpen, kClosing, kClosed };
 
+  static constexpr std::size_t kFewTransfers = 64;
+
   Status usable() const;
   // Why the function has not run, and never will.
   Status on_engine(std::function<void(harp::Transport&)> function) const;
+  void note_started(const TransferPtr& transfer);
   Status drain(Time deadline);
   Status leave(Time deadline);
 
@@ -99,8 +101,9 @@ class Endpoint {
   bool is_connected_ = false;
   harp::PeerId peer_ = 0;
   std::uint64_t peer_endpoint_ = 0;
-  std::deque<std::weak_ptr<Transfer>> started_;  // that may not be done
-  std::mutex closing_;                           // one close at a time
+  std::vector<std::weak_ptr<Transfer>> started_;  // that may not be done
+  std::size_t tidy_at_ = kFewTransfers;           // when it has so many, those that are go
+  std::mutex closing_;                            // one close at a time
 };
 
 }  // namespace taco::remote

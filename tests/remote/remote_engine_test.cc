@@ -1,6 +1,7 @@
 // Endpoints over an engine that hangs for a while, as one of a stopped process does: whatever it
 // finds when it goes on is there still, and whatever was told to it is heard.
 #include <gtest/gtest.h>
+#include <malloc.h>
 #include <sched.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -176,6 +177,24 @@ TEST(RemoteEngine, AChildThatIsForkedWhileAnEndpointClosesDropsItToo) {
   for (harp::RecvRequest* each : std::exchange(engine.still.recvs, {}))
     each->on_done(*each, Status(Code::kAborted, "over"));
   EXPECT_TRUE(open->done());
+  EXPECT_TRUE(endpoint->close(monotonic_now()).ok());
+}
+
+// Programs keep one endpoint for days.
+TEST(RemoteEngine, ATransferThatIsLongUnderWayKeepsNoneThatIsDone) {
+  const auto stack = std::make_shared<HangingStack>();
+  auto endpoint = connected_endpoint(stack, kOwn);
+  std::byte memory[8] = {};
+  TransferPtr open = endpoint->start(Action::kRead, memory, 8, their_memory(8)).value();
+  const std::size_t before = mallinfo2().uordblks;
+  for (int i = 0; i < 100'000; ++i) {
+    TransferPtr short_one = endpoint->start(Action::kRead, memory, 0, their_memory(8)).value();
+    stack->hanging.turn();
+    ASSERT_TRUE(short_one->done());
+  }
+  EXPECT_LT(mallinfo2().uordblks, before + 1'000'000);
+  for (harp::RecvRequest* each : std::exchange(stack->hanging.still.recvs, {}))
+    each->on_done(*each, Status(Code::kAborted, "over"));
   EXPECT_TRUE(endpoint->close(monotonic_now()).ok());
 }
 
