@@ -128,6 +128,7 @@ bool AddressWatch::matters(const nlmsghdr& message) {
     links_[address->ifa_index].has_address = true;
     return true;
   }
+  if (!is_of_link_itself(message)) return false;
   if (message.nlmsg_type == RTM_NEWLINK) {
     const auto* now = static_cast<const ifinfomsg*>(NLMSG_DATA(&message));
     Link& link = links_[static_cast<unsigned>(now->ifi_index)];

@@ -55,6 +55,13 @@ inline std::span<const std::byte> body_of(const nlmsghdr& header) {
   return {static_cast<const std::byte*>(NLMSG_DATA(&header)), NLMSG_PAYLOAD(&header, 0)};
 }
 
+// A bridge tells of its ports, too, by messages of the same types (AF_BRIDGE): one that leaves the
+// bridge is said to be deleted, and is still there.
+inline bool is_of_link_itself(const nlmsghdr& header) {
+  return NLMSG_PAYLOAD(&header, 0) >= sizeof(ifinfomsg) &&
+         static_cast<const ifinfomsg*>(NLMSG_DATA(&header))->ifi_family == AF_UNSPEC;
+}
+
 // Calls `take(type, value)` for each attribute of a message whose own header is `header` bytes.
 template <class Take>
 void for_attributes(std::span<const std::byte> body, std::size_t header, const Take& take) {

@@ -276,6 +276,34 @@ void check_interfaces_of_others() {
   }));
 }
 
+// Its kernel tells that it is deleted: from the bridge.
+void check_interface_that_left_a_bridge() {
+  UdpNicOptions options;
+  options.locals = locals_by_now();
+  ASSERT_EQ(options.locals.size(), 1u);
+  auto a = nic(options);
+  std::array<RxPacket, 1> none;
+  const auto missing_is = [&](std::uint32_t expected) {
+    return testing::eventually([&] {
+      a->look_everywhere_st();
+      EXPECT_EQ(a->receive_st(none), 0u);
+      return a->missing_st() == expected;
+    });
+  };
+  ASSERT_EQ(system("ip link add br0 type bridge && ip link set v0 master br0"), 0);
+  ASSERT_EQ(system("ip link set v0 nomaster"), 0);
+  ASSERT_TRUE(missing_is(0));
+  ASSERT_EQ(system("ip link set v0 down"), 0);
+  EXPECT_TRUE(missing_is(1)) << "it is down, and nobody has noticed";
+  ASSERT_EQ(system("ip link set v0 up"), 0);
+  EXPECT_TRUE(missing_is(0));
+}
+
+TEST(UdpInterfaceTest, one_that_left_a_bridge_is_still_watched) {
+  if (!in_a_network(kMakeInterface, check_interface_that_left_a_bridge))
+    GTEST_SKIP() << "no right to make a network namespace";
+}
+
 // An interface that carries less than a segment, behind a short queue: runs leave in fragments, one
 // after the other as there is room for whole ones.
 void check_runs_in_fragments() {
