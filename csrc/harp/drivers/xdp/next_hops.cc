@@ -23,6 +23,17 @@ constexpr Duration kConfirmEvery = kSecond;
 constexpr unsigned kUsable =
     NUD_REACHABLE | NUD_STALE | NUD_DELAY | NUD_PROBE | NUD_PERMANENT | NUD_NOARP;
 
+// News of all that decides where packets go: neighbours, interfaces, routes, the rules that choose
+// among tables of routes, and next hops that routes only refer to.
+constexpr std::uint32_t news_groups() {
+  std::uint32_t groups = 0;
+  for (const int each : {RTNLGRP_NEIGH, RTNLGRP_LINK, RTNLGRP_IPV4_ROUTE, RTNLGRP_IPV6_ROUTE,
+                         RTNLGRP_IPV4_RULE, RTNLGRP_IPV6_RULE, RTNLGRP_NEXTHOP}) {
+    groups |= std::uint32_t{1} << (each - 1);
+  }
+  return groups;
+}
+
 unsigned char family_byte(const Endpoint& endpoint) {
   return is_ipv6(endpoint) ? AF_INET6 : AF_INET;
 }
@@ -38,6 +49,8 @@ NeighbourEntry read_neighbour_entry(std::span<const std::byte> body) {
   ndmsg header{};
   if (body.size() < sizeof header) return entry;
   memcpy(&header, body.data(), sizeof header);
+  // A bridge or a VXLAN tells of where it forwards to, which is no neighbour of this host's.
+  if (header.ndm_family != AF_INET && header.ndm_family != AF_INET6) return entry;
   entry.interface = static_cast<std::uint32_t>(header.ndm_ifindex);
   for_attributes(body, sizeof header, [&](int type, std::span<const std::byte> value) {
     if (type == NDA_DST && (value.size() == 4 || value.size() == 16)) {
@@ -67,7 +80,7 @@ Result<std::unique_ptr<NextHops>> NextHops::open() {
   std::unique_ptr<NextHops> made(new NextHops);
   auto questions = open_netlink(0);
   if (!questions.ok()) return questions.status();
-  auto news = open_netlink(RTMGRP_NEIGH | RTMGRP_IPV4_ROUTE | RTMGRP_IPV6_ROUTE | RTMGRP_LINK);
+  auto news = open_netlink(news_groups());
   if (!news.ok()) return news.status();
   made->questions_ = std::move(questions).value();
   made->news_ = std::move(news).value();
@@ -110,10 +123,16 @@ void NextHops::take_message(const nlmsghdr& message) {
     case RTM_DELNEIGH:
       take_neighbour(body_of(message), message.nlmsg_type == RTM_DELNEIGH);
       break;
-    case RTM_NEWROUTE:
-    case RTM_DELROUTE:
     case RTM_NEWLINK:
     case RTM_DELLINK:
+      if (is_of_link_itself(message)) forget();
+      break;
+    case RTM_NEWROUTE:
+    case RTM_DELROUTE:
+    case RTM_NEWRULE:
+    case RTM_DELRULE:
+    case RTM_NEWNEXTHOP:
+    case RTM_DELNEXTHOP:
       forget();
       break;
     default:
