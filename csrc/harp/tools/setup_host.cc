@@ -13,7 +13,6 @@
 #include "base/env.h"
 #include "base/own_fd.h"
 #include "harp/drivers/dpdk/dpdk_settings.h"
-#include "harp/drivers/kernel/kernel_interfaces.h"
 #include "harp/drivers/networks.h"
 #include "harp/engine/interfaces.h"
 #include "harp/tools/setup_checks.h"
@@ -103,7 +102,7 @@ void see_kernel_networks(SeenHost& seen, const std::string& interfaces) {
     seen.host.networks.push_back(each.name + " " + to_string(each.address));
     const auto known = std::ranges::find(seen.host.devices, each.name, &Host::Device::name);
     if (known == seen.host.devices.end()) {
-      const std::string hardware = kDevices + ("/" + each.name) + "/device";
+      const std::string hardware = "/sys/class/net/" + each.name + "/device";
       seen.host.devices.push_back(
           {each.name, device_queues(each.name), access(hardware.c_str(), F_OK) == 0});
     }

@@ -8,7 +8,6 @@
 #include <sys/socket.h>
 
 #include <algorithm>
-#include <string>
 #include <utility>
 
 #include "base/log.h"
@@ -58,25 +57,9 @@ Result<std::unique_ptr<AddressWatch>> AddressWatch::open(
 }
 
 void AddressWatch::list_interfaces_now() {
-  ifaddrs* list = nullptr;
-  if (getifaddrs(&list) != 0) return;
-  const auto questions = open_netlink(0);
-  for (const ifaddrs* entry = list; entry != nullptr; entry = entry->ifa_next) {
-    const unsigned index = if_nametoindex(entry->ifa_name);
-    const auto [found, is_new] = links_.try_emplace(index);
-    Link& link = found->second;
-    const int family = entry->ifa_addr == nullptr ? AF_UNSPEC : entry->ifa_addr->sa_family;
-    const bool v6 = family == AF_INET6;
-    link.has_address |= family == AF_INET || (v6 && !is_link_local(endpoint_of(entry->ifa_addr)));
-    if (!is_new || !questions.ok()) continue;
-    ifinfomsg about{};
-    about.ifi_index = static_cast<int>(index);
-    NetlinkAnswer answer;
-    const NetlinkRequest request(RTM_GETLINK, index, about);
-    const nlmsghdr* const told = ask_kernel(questions.value().get(), request, RTM_NEWLINK, answer);
-    if (told != nullptr) take_link(body_of(*told), link);
-  }
-  freeifaddrs(list);
+  const auto take = [&](const nlmsghdr& each) { static_cast<void>(matters(each)); };
+  if (const auto links = list_kernel_links(); links.ok()) for_messages(links.value(), take);
+  if (const auto held = list_kernel_addresses(); held.ok()) for_messages(held.value(), take);
 }
 
 // True: what the kernel tells of it is not what was known.

@@ -1,4 +1,6 @@
-// How many queues a network device receives by, as ethtool(8) shows them (-l) and sets them (-L).
+// How many queues a network device receives by, as ethtool(8) shows them (-l) and sets them (-L),
+// and how fast it is. Files of /sys tell that, too, but of the network namespace that they were
+// mounted in.
 //
 // Any thread.
 #pragma once
@@ -16,5 +18,7 @@ struct DeviceQueues {
 
 // One queue where the device does not say.
 DeviceQueues device_queues(const std::string& device);
+// Its speed in Mbit/s; 0: it has none, or does not say.
+std::uint32_t device_mbits(const std::string& device);
 
 }  // namespace taco::harp

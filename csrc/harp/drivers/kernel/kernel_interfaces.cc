@@ -1,20 +1,22 @@
 #include "harp/drivers/kernel/kernel_interfaces.h"
 
 #include <errno.h>
-#include <ifaddrs.h>
+#include <linux/if_link.h>
 #include <net/if.h>
 #include <net/if_arp.h>
+#include <netinet/in.h>
+#include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <bit>
-#include <charconv>
-#include <map>
-#include <string_view>
+#include <optional>
+#include <span>
+#include <string>
+#include <unordered_map>
 #include <utility>
 
-#include "base/descriptors.h"
-#include "base/file.h"
+#include "harp/drivers/kernel/device_queues.h"
+#include "harp/drivers/kernel/netlink.h"
 
 namespace taco::harp {
 
@@ -23,38 +25,87 @@ namespace {
 // ARPHRD_IP6GRE of <linux/if_arp.h>, which does not go with the system's <net/if_arp.h>.
 constexpr int kGreOverIpv6 = 823;
 
-// Reads a number of a device; `fallback` when there is none (speed of a virtual device).
-std::uint32_t read_attribute(const std::string& folder, const char* attribute,
-                             std::uint32_t fallback) {
-  const std::string text = read_file(folder + "/" + attribute);
-  std::uint32_t value = 0;
-  std::from_chars(text.data(), text.data() + text.size(), value);
-  return value == 0 ? fallback : value;
+std::string attribute_text(std::span<const std::byte> value) {
+  const auto* const text = reinterpret_cast<const char*>(value.data());
+  return std::string(text, strnlen(text, value.size()));
 }
 
-void describe_link(Interface* interface) {
-  const std::string folder = kDevices + ("/" + interface->name);
-  interface->network.interface = if_nametoindex(interface->name.c_str());
-  interface->mtu = read_attribute(folder, "mtu", 1500);
-  interface->mbits = read_attribute(folder, "speed", 0);
-  interface->overlay = !interface->loopback && is_overlay(interface->name);
+std::uint32_t attribute_number(std::span<const std::byte> value) {
+  std::uint32_t number = 0;
+  if (value.size() == sizeof number) memcpy(&number, value.data(), sizeof number);
+  return number;
 }
 
-void copy_link(const Interface& from, Interface* to) {
-  to->network.interface = from.network.interface;
-  to->mtu = from.mtu;
-  to->mbits = from.mbits;
-  to->overlay = from.overlay;
+// All but the address.
+Interface read_link(std::span<const std::byte> body, const ifinfomsg& header) {
+  Interface link;
+  LinkKind kind{.frames = header.ifi_type};
+  for_attributes(body, sizeof header, [&](int type, std::span<const std::byte> value) {
+    if (type == IFLA_IFNAME) link.name = attribute_text(value);
+    if (type == IFLA_MTU && attribute_number(value) != 0) link.mtu = attribute_number(value);
+    if (type == IFLA_LINK) kind.has_lower = attribute_number(value) != 0;
+    if (type != IFLA_LINKINFO) return;
+    for_attributes(value, 0, [&](int inner, std::span<const std::byte> one) {
+      if (inner == IFLA_INFO_KIND) kind.name = attribute_text(one);
+    });
+  });
+  link.up = (header.ifi_flags & IFF_UP) != 0 && (header.ifi_flags & IFF_RUNNING) != 0;
+  link.loopback = (header.ifi_flags & IFF_LOOPBACK) != 0;
+  link.overlay = !link.loopback && is_overlay(kind);
+  link.network.interface = static_cast<std::uint32_t>(header.ifi_index);
+  return link;
 }
 
-int prefix_of(const sockaddr* netmask) {
-  if (netmask == nullptr) return 0;
-  int bits = 0;
-  const Endpoint mask = endpoint_of(netmask);
-  for (const std::byte each : address_bytes(mask)) {
-    bits += std::popcount(std::to_integer<unsigned>(each));
+using KernelLinks = std::unordered_map<std::uint32_t, Interface>;  // by index
+
+Result<KernelLinks> list_links() {
+  const auto listed = list_kernel_links();
+  if (!listed.ok()) return listed.status();
+  KernelLinks links;
+  for_messages(listed.value(), [&](const nlmsghdr& each) {
+    ifinfomsg header{};
+    const std::span<const std::byte> body = body_of(each);
+    if (each.nlmsg_type != RTM_NEWLINK || body.size() < sizeof header) return;
+    memcpy(&header, body.data(), sizeof header);
+    links[static_cast<std::uint32_t>(header.ifi_index)] = read_link(body, header);
+  });
+  return links;
+}
+
+Endpoint kernel_address(const ifaddrmsg& header, std::span<const std::byte> bytes) {
+  if (header.ifa_family == AF_INET && bytes.size() == sizeof(in_addr)) {
+    sockaddr_in v4{};
+    v4.sin_family = AF_INET;
+    memcpy(&v4.sin_addr, bytes.data(), sizeof v4.sin_addr);
+    return endpoint_of(reinterpret_cast<const sockaddr*>(&v4));
   }
-  return bits;
+  if (header.ifa_family != AF_INET6 || bytes.size() != sizeof(in6_addr)) return {};
+  sockaddr_in6 v6{};
+  v6.sin6_family = AF_INET6;
+  memcpy(&v6.sin6_addr, bytes.data(), sizeof v6.sin6_addr);
+  if (IN6_IS_ADDR_LINKLOCAL(&v6.sin6_addr)) v6.sin6_scope_id = header.ifa_index;
+  return endpoint_of(reinterpret_cast<const sockaddr*>(&v6));
+}
+
+// None: it is of another family, or of an interface that has come since they were listed.
+std::optional<Interface> read_address(const nlmsghdr& message, const KernelLinks& links) {
+  ifaddrmsg header{};
+  const std::span<const std::byte> body = body_of(message);
+  if (message.nlmsg_type != RTM_NEWADDR || body.size() < sizeof header) return std::nullopt;
+  memcpy(&header, body.data(), sizeof header);
+  const auto link = links.find(header.ifa_index);
+  if (link == links.end()) return std::nullopt;
+  // Where both ends of a link have one, the other is its peer's.
+  std::span<const std::byte> own, any;
+  for_attributes(body, sizeof header, [&](int type, std::span<const std::byte> value) {
+    if (type == IFA_LOCAL) own = value;
+    if (type == IFA_ADDRESS) any = value;
+  });
+  Interface found = link->second;
+  found.address = kernel_address(header, own.empty() ? any : own);
+  found.network.prefix = header.ifa_prefixlen;
+  if (found.address.size == 0) return std::nullopt;
+  return found;
 }
 
 void drop_unready(std::vector<Interface>& all) {
@@ -71,19 +122,15 @@ void drop_unready(std::vector<Interface>& all) {
 
 }  // namespace
 
-bool is_overlay(const std::string& interface, const char* devices) {
-  const std::string folder = devices + ("/" + interface);
-  if (access((folder + "/bridge").c_str(), F_OK) == 0) return true;
-  if (access((folder + "/tun_flags").c_str(), F_OK) == 0) return true;
-  const std::string described = read_file(folder + "/uevent");
-  for (const char* kind : {"vxlan", "geneve", "wireguard"}) {
-    if (described.find(std::string("DEVTYPE=") + kind) != std::string::npos) return true;
+bool is_overlay(const LinkKind& kind) {
+  for (const char* name : {"bridge", "tun", "vxlan", "geneve", "wireguard", "gretap", "ip6gretap",
+                           "erspan", "ip6erspan"}) {
+    if (kind.name == name) return true;
   }
-  // Tunnels that are not tied to an interface say that they lead through none (gretap says no
-  // more).
-  if (read_file(folder + "/iflink").starts_with("0")) return true;
+  // Tunnels that are not tied to an interface say that they lead through none.
+  if (!kind.has_lower) return true;
   // Those of IP in IP say so by the kind of their frames.
-  switch (read_attribute(folder, "type", ARPHRD_ETHER)) {
+  switch (kind.frames) {
     case ARPHRD_TUNNEL:
     case ARPHRD_TUNNEL6:
     case ARPHRD_SIT:
@@ -96,24 +143,14 @@ bool is_overlay(const std::string& interface, const char* devices) {
 }
 
 Result<std::vector<Interface>> list_addresses() {
-  ifaddrs* list = nullptr;
-  if (getifaddrs(&list) != 0) {
-    return Status(Code::kResource, "cannot list network interfaces: " + system_error_text(errno));
-  }
+  const auto links = list_links();
+  if (!links.ok()) return links.status();
+  const auto listed = list_kernel_addresses();
+  if (!listed.ok()) return listed.status();
   std::vector<Interface> interfaces;
-  for (const ifaddrs* entry = list; entry != nullptr; entry = entry->ifa_next) {
-    if (entry->ifa_addr == nullptr) continue;
-    const int family = entry->ifa_addr->sa_family;
-    if (family != AF_INET && family != AF_INET6) continue;
-    Interface interface;
-    interface.name = entry->ifa_name;
-    interface.address = endpoint_of(entry->ifa_addr);
-    interface.up = (entry->ifa_flags & IFF_UP) != 0 && (entry->ifa_flags & IFF_RUNNING) != 0;
-    interface.loopback = (entry->ifa_flags & IFF_LOOPBACK) != 0;
-    interface.network.prefix = prefix_of(entry->ifa_netmask);
-    interfaces.push_back(std::move(interface));
-  }
-  freeifaddrs(list);
+  for_messages(listed.value(), [&](const nlmsghdr& each) {
+    if (auto found = read_address(each, links.value())) interfaces.push_back(std::move(*found));
+  });
   return interfaces;
 }
 
@@ -122,14 +159,11 @@ Result<std::vector<Interface>> list_interfaces() {
   if (!all.ok()) return all;
   drop_unready(all.value());
   // The kernel is asked once for each link: reading a speed waits for a lock of all its links.
-  std::map<std::string_view, const Interface*> known;
+  std::unordered_map<std::uint32_t, std::uint32_t> known;
   for (Interface& interface : all.value()) {
-    const auto [first, is_new] = known.try_emplace(interface.name, &interface);
-    if (is_new) {
-      describe_link(&interface);
-    } else {
-      copy_link(*first->second, &interface);
-    }
+    const auto [speed, is_new] = known.try_emplace(interface.network.interface);
+    if (is_new) speed->second = device_mbits(interface.name);
+    interface.mbits = speed->second;
   }
   return all;
 }

@@ -15,13 +15,17 @@ namespace taco::harp {
 // the kernel is still asking its neighbours about (tentative), or that one of them has too
 // (duplicates).
 Result<std::vector<Interface>> list_interfaces();
-// Sooner, without mtu, mbits, overlay and the index of the interface, and with addresses that are
-// not ready: who looks for routes asks for each peer.
+// Sooner, without mbits, and with addresses that are not ready: who looks for routes asks for each
+// peer.
 Result<std::vector<Interface>> list_addresses();
 
-// Where the kernel describes its devices, a folder each.
-inline constexpr const char* kDevices = "/sys/class/net";
+// An interface's kind, as the kernel tells it.
+struct LinkKind {
+  std::string name;       // as ip(8) has it, "bridge"; "": it has none, as hardware
+  int frames = 0;         // ARPHRD_*
+  bool has_lower = true;  // false: it leads through no interface, not even itself
+};
 // A bridge or a tunnel.
-bool is_overlay(const std::string& interface, const char* devices = kDevices);
+bool is_overlay(const LinkKind& kind);
 
 }  // namespace taco::harp

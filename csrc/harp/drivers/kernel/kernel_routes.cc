@@ -62,10 +62,9 @@ std::vector<Endpoint> sources_towards(const Endpoint& destination, const Endpoin
   if (own == nullptr || own->loopback || !is_on_network(*own, destination)) return sources;
   std::set<std::string> names{own->name};
   for (const Interface& each : all) {
-    const bool leads = is_publishable(each) && !each.loopback && is_on_network(each, destination);
-    if (leads && names.insert(each.name).second && !is_overlay(each.name)) {
-      sources.push_back(each.address);
-    }
+    const bool leads =
+        is_publishable(each) && !each.loopback && !each.overlay && is_on_network(each, destination);
+    if (leads && names.insert(each.name).second) sources.push_back(each.address);
   }
   return sources;
 }

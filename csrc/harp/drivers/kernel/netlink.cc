@@ -1,12 +1,74 @@
 #include "harp/drivers/kernel/netlink.h"
 
+#include <linux/if_link.h>
 #include <linux/netlink.h>
 
 #include <string>
+#include <utility>
 
 #include "base/descriptors.h"
 
 namespace taco::harp {
+
+namespace {
+
+// As much as the kernel tells at a time.
+constexpr std::size_t kListRoom = 32'768;
+// Interfaces that change meanwhile may be missing: they are listed again, so often at most.
+constexpr int kListTries = 5;
+
+struct Listing {
+  std::vector<std::byte> messages;
+  bool is_whole = false;  // has come to its end
+  bool has_changed = false;
+  int error = 0;
+};
+
+Status failed_list(int error) {
+  return Status(Code::kResource, "cannot list network interfaces: " + system_error_text(error));
+}
+
+void take_part(Listing& list, std::size_t from) {
+  for_messages(std::span(list.messages).subspan(from), [&](const nlmsghdr& each) {
+    list.has_changed |= (each.nlmsg_flags & NLM_F_DUMP_INTR) != 0;
+    list.is_whole |= each.nlmsg_type == NLMSG_DONE || each.nlmsg_type == NLMSG_ERROR;
+    // Either begins with an error below zero, if there is one.
+    if (list.is_whole && NLMSG_PAYLOAD(&each, 0) >= sizeof list.error) {
+      memcpy(&list.error, NLMSG_DATA(&each), sizeof list.error);
+    }
+  });
+}
+
+// The kernel tells the next part when one has been read: nobody waits.
+Result<Listing> list_once(const NetlinkRequest& request) {
+  const auto fd = open_netlink(0);
+  if (!fd.ok()) return fd.status();
+  const std::span<const std::byte> bytes = request.bytes();
+  if (send(fd.value().get(), bytes.data(), bytes.size(), 0) < 0) return failed_list(errno);
+  Listing list;
+  while (!list.is_whole) {
+    const std::size_t before = list.messages.size();
+    list.messages.resize(before + kListRoom);
+    const ssize_t got = recv(fd.value().get(), list.messages.data() + before, kListRoom, MSG_TRUNC);
+    if (got < 0 && errno != EINTR) return failed_list(errno);
+    if (got > static_cast<ssize_t>(kListRoom)) return failed_list(EMSGSIZE);
+    list.messages.resize(before + static_cast<std::size_t>(got < 0 ? 0 : got));
+    take_part(list, before);
+  }
+  if (list.error < 0) return failed_list(-list.error);
+  return list;
+}
+
+Result<std::vector<std::byte>> list_kernel(const NetlinkRequest& request) {
+  for (int tries = 1;; ++tries) {
+    auto list = list_once(request);
+    if (!list.ok()) return list.status();
+    const bool is_good = !list.value().has_changed || tries == kListTries;
+    if (is_good) return std::move(list.value().messages);
+  }
+}
+
+}  // namespace
 
 Result<OwnFd> open_netlink(std::uint32_t groups) {
   OwnFd fd(socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, NETLINK_ROUTE));
@@ -45,6 +107,17 @@ const nlmsghdr* ask_kernel(int fd, const NetlinkRequest& request, std::uint16_t 
     if (!is_whole || header->nlmsg_seq != request.header().nlmsg_seq) continue;
     return header->nlmsg_type == wanted ? header : nullptr;
   }
+}
+
+Result<std::vector<std::byte>> list_kernel_links() {
+  NetlinkRequest request(RTM_GETLINK, 1, ifinfomsg{}, NLM_F_DUMP);
+  const std::uint32_t no_statistics = RTEXT_FILTER_SKIP_STATS;
+  request.add(IFLA_EXT_MASK, std::as_bytes(std::span(&no_statistics, 1)));
+  return list_kernel(request);
+}
+
+Result<std::vector<std::byte>> list_kernel_addresses() {
+  return list_kernel(NetlinkRequest(RTM_GETADDR, 1, ifaddrmsg{}, NLM_F_DUMP));
 }
 
 }  // namespace taco::harp

@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "base/own_fd.h"
 #include "base/status.h"
@@ -25,11 +26,12 @@ Result<OwnFd> open_netlink(std::uint32_t groups);
 class NetlinkRequest {
  public:
   template <class Header>
-  NetlinkRequest(std::uint16_t type, std::uint32_t sequence, const Header& header) {
+  NetlinkRequest(std::uint16_t type, std::uint32_t sequence, const Header& header,
+                 std::uint16_t flags = 0) {
     nlmsghdr& first = *reinterpret_cast<nlmsghdr*>(bytes_.data());
     first.nlmsg_len = NLMSG_LENGTH(sizeof header);
     first.nlmsg_type = type;
-    first.nlmsg_flags = NLM_F_REQUEST;
+    first.nlmsg_flags = static_cast<std::uint16_t>(NLM_F_REQUEST | flags);
     first.nlmsg_seq = sequence;
     memcpy(NLMSG_DATA(&first), &header, sizeof header);
   }
@@ -50,6 +52,22 @@ struct NetlinkAnswer {
 // in `answer`; else null. One to an earlier question is passed over.
 const nlmsghdr* ask_kernel(int fd, const NetlinkRequest& request, std::uint16_t wanted,
                            NetlinkAnswer& answer);
+
+// All interfaces (RTM_NEWLINK), or all their addresses (RTM_NEWADDR), as messages in a row. They
+// name an interface by its index; what getifaddrs() takes for the name of one may be a label, which
+// an address of IPv4 may have instead ("eth0:1", or any other word).
+Result<std::vector<std::byte>> list_kernel_links();
+Result<std::vector<std::byte>> list_kernel_addresses();
+
+// Calls `take(message)` for each of the messages in a row.
+template <class Take>
+void for_messages(std::span<const std::byte> bytes, const Take& take) {
+  auto left = static_cast<unsigned>(bytes.size());
+  for (const auto* each = reinterpret_cast<const nlmsghdr*>(bytes.data()); NLMSG_OK(each, left);
+       each = NLMSG_NEXT(each, left)) {
+    take(*each);
+  }
+}
 
 inline std::span<const std::byte> body_of(const nlmsghdr& header) {
   return {static_cast<const std::byte*>(NLMSG_DATA(&header)), NLMSG_PAYLOAD(&header, 0)};
@@ -87,11 +105,7 @@ bool hear_kernel(int fd, const Take& take) {
     if (got < 0 && errno == ENOBUFS) all = false;
     if (got < 0 && errno != ENOBUFS && errno != EINTR) break;
     if (got < 0) continue;
-    auto left = static_cast<unsigned>(got);
-    for (const auto* each = reinterpret_cast<const nlmsghdr*>(heard.bytes.data());
-         NLMSG_OK(each, left); each = NLMSG_NEXT(each, left)) {
-      take(*each);
-    }
+    for_messages(std::span(heard.bytes).first(static_cast<std::size_t>(got)), take);
   }
   return all;
 }

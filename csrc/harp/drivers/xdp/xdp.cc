@@ -1,6 +1,5 @@
 #include "harp/drivers/xdp/xdp.h"
 
-#include <net/if.h>
 #include <time.h>
 
 #include <algorithm>
@@ -120,7 +119,7 @@ Status XdpNic::make_interfaces() {
   for (std::size_t i = 0; i < networks_.size(); ++i) {
     const Interface* const holder = holder_of(all.value(), addresses()[i].endpoint);
     if (holder == nullptr) continue;
-    networks_[i] = {if_nametoindex(holder->name.c_str()), holder->network.prefix};
+    networks_[i] = holder->network;
     const bool is_known = std::ranges::find(tried, holder->name) != tried.end();
     if (holder->loopback || !holder->up || is_known) continue;
     tried.push_back(holder->name);

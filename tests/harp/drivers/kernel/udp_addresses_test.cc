@@ -10,6 +10,7 @@
 #include "harp/drivers/kernel/kernel_interfaces.h"
 #include "harp/drivers/kernel/udp_fixture.h"
 #include "support/eventually.h"
+#include "support/ip.h"
 
 namespace taco::harp {
 namespace {
@@ -216,20 +217,18 @@ void check_interface_made_again() {
   close(capture);
 }
 
-// Files of /sys describe the network namespace that they were mounted in.
 void check_another_mtu() {
-  std::atomic<std::size_t> mtu{1'500};
   UdpNicOptions options;
   options.locals = locals_by_now();
-  options.find_more = [&] {
+  options.find_more = [] {
     std::vector<NicOptions::Local> locals = locals_by_now();
-    for (NicOptions::Local& each : locals) each.mtu = mtu;
+    const auto all = list_interfaces();
+    for (NicOptions::Local& each : locals) each.mtu = holder_of(all.value(), each.address)->mtu;
     return locals;
   };
   ASSERT_EQ(options.locals.size(), 1u);
   auto a = nic(options);
   EXPECT_EQ(a->addresses()[0].max_datagram, 1'472u);
-  mtu = 1'300;
   ASSERT_EQ(system("ip link set v0 mtu 1300"), 0);
   std::array<RxPacket, 1> none;
   EXPECT_TRUE(testing::eventually([&] {
@@ -238,7 +237,6 @@ void check_another_mtu() {
     return a->addresses()[0].max_datagram == 1'272u;
   })) << "new sessions send more than leaves without fragmentation";
   EXPECT_EQ(a->addresses()[0].whole_datagram, 0u);
-  mtu = 1'000;
   ASSERT_EQ(system("ip link set v0 mtu 1000"), 0);
   EXPECT_TRUE(testing::eventually([&] {
     a->look_everywhere_st();
@@ -276,27 +274,46 @@ void check_interfaces_of_others() {
   }));
 }
 
+bool comes_to_miss(UdpNic& nic, std::uint32_t expected) {
+  std::array<RxPacket, 1> none;
+  return testing::eventually([&] {
+    nic.look_everywhere_st();
+    EXPECT_EQ(nic.receive_st(none), 0u);
+    return nic.missing_st() == expected;
+  });
+}
+
+// Any word that begins like the interface's name may be the label of its only address.
+void check_address_with_a_label() {
+  UdpNicOptions options;
+  options.locals = {{.address = ip("10.9.2.1")}};
+  auto a = nic(options);
+  ASSERT_TRUE(comes_to_miss(*a, 0));
+  ASSERT_EQ(system("ip link set v0 down"), 0);
+  EXPECT_TRUE(comes_to_miss(*a, 1)) << "it is down, and nobody has noticed";
+}
+
+TEST(UdpInterfaceTest, one_whose_address_has_a_label_is_watched) {
+  const std::string commands = std::string(kMakeInterface) +
+                               " && ip addr del 10.9.2.1/24 dev v0 && "
+                               "ip addr add 10.9.2.1/24 dev v0 label v0vip";
+  if (!in_a_network(commands.c_str(), check_address_with_a_label))
+    GTEST_SKIP() << "no right to make a network namespace";
+}
+
 // Its kernel tells that it is deleted: from the bridge.
 void check_interface_that_left_a_bridge() {
   UdpNicOptions options;
   options.locals = locals_by_now();
   ASSERT_EQ(options.locals.size(), 1u);
   auto a = nic(options);
-  std::array<RxPacket, 1> none;
-  const auto missing_is = [&](std::uint32_t expected) {
-    return testing::eventually([&] {
-      a->look_everywhere_st();
-      EXPECT_EQ(a->receive_st(none), 0u);
-      return a->missing_st() == expected;
-    });
-  };
   ASSERT_EQ(system("ip link add br0 type bridge && ip link set v0 master br0"), 0);
   ASSERT_EQ(system("ip link set v0 nomaster"), 0);
-  ASSERT_TRUE(missing_is(0));
+  ASSERT_TRUE(comes_to_miss(*a, 0));
   ASSERT_EQ(system("ip link set v0 down"), 0);
-  EXPECT_TRUE(missing_is(1)) << "it is down, and nobody has noticed";
+  EXPECT_TRUE(comes_to_miss(*a, 1)) << "it is down, and nobody has noticed";
   ASSERT_EQ(system("ip link set v0 up"), 0);
-  EXPECT_TRUE(missing_is(0));
+  EXPECT_TRUE(comes_to_miss(*a, 0));
 }
 
 TEST(UdpInterfaceTest, one_that_left_a_bridge_is_still_watched) {

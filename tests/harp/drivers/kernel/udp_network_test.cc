@@ -1,13 +1,12 @@
 #include "harp/drivers/kernel/udp_network.h"
 
 #include <gtest/gtest.h>
+#include <net/if.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <filesystem>
-#include <fstream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -15,10 +14,10 @@
 #include "harp/drivers/kernel/kernel_interfaces.h"
 #include "harp/drivers/kernel/kernel_routes.h"
 #include "harp/drivers/kernel/netlink.h"
+#include "harp/drivers/kernel/udp_fixture.h"
 #include "harp/drivers/networks.h"
 #include "support/ip.h"
 #include "support/processes.h"
-#include "support/temporary_directory.h"
 
 namespace taco::harp {
 namespace {
@@ -60,48 +59,92 @@ TEST(KernelNetworkTest, an_address_that_is_not_ready_is_left_out) {
 
 struct Device {
   const char* name;
-  const char* type;    // ARPHRD_* of <linux/if_arp.h>
-  const char* iflink;  // the interface that it leads through, by index
-  const char* uevent;
-  const char* folder;  // that only this kind has; "": none
+  LinkKind kind;
   bool overlay;
 };
 
 // As kernels with all of these devices describe them, since few have all.
 TEST(KernelNetworkTest, bridges_and_tunnels_of_every_kind_lead_through_another_interface) {
-  const testing::TemporaryDirectory devices;
   for (const Device& each : {
-           Device{"eth0", "1", "2", "INTERFACE=eth0\nIFINDEX=2\n", "device", false},
-           Device{"veth", "1", "9", "INTERFACE=veth\nIFINDEX=3\n", "", false},
-           Device{"vlan", "1", "2", "DEVTYPE=vlan\nINTERFACE=vlan\nIFINDEX=4\n", "", false},
-           Device{"bond", "1", "5", "DEVTYPE=bond\nINTERFACE=bond\nIFINDEX=5\n", "bonding", false},
-           Device{"ib0", "32", "6", "INTERFACE=ib0\nIFINDEX=6\n", "", false},
-           Device{"docker0", "1", "7", "DEVTYPE=bridge\n", "bridge", true},
-           Device{"tun0", "65534", "8", "INTERFACE=tun0\nIFINDEX=8\n", "tun_flags", true},
-           Device{"flannel.1", "1", "9", "DEVTYPE=vxlan\n", "", true},
-           Device{"genev_sys", "1", "10", "DEVTYPE=geneve\n", "", true},
-           Device{"wg0", "65534", "11", "DEVTYPE=wireguard\n", "", true},
-           Device{"ipip1", "768", "2", "INTERFACE=ipip1\n", "", true},
-           Device{"ip6tnl1", "769", "2", "INTERFACE=ip6tnl1\n", "", true},
-           Device{"sit1", "776", "2", "INTERFACE=sit1\n", "", true},
-           Device{"gre1", "778", "2", "INTERFACE=gre1\n", "", true},
-           Device{"ip6gre1", "823", "2", "INTERFACE=ip6gre1\n", "", true},
-           Device{"gretap1", "1", "0", "INTERFACE=gretap1\n", "", true},
+           Device{"eth0", {"", 1}, false},
+           Device{"veth", {"veth", 1}, false},
+           Device{"vlan", {"vlan", 1}, false},
+           Device{"bond", {"bond", 1}, false},
+           Device{"macvlan", {"macvlan", 1}, false},
+           Device{"ib0", {"ipoib", 32}, false},
+           Device{"docker0", {"bridge", 1}, true},
+           Device{"tun0", {"tun", 65534}, true},
+           Device{"tap0", {"tun", 1}, true},
+           Device{"flannel.1", {"vxlan", 1}, true},
+           Device{"genev_sys", {"geneve", 1}, true},
+           Device{"wg0", {"wireguard", 65534}, true},
+           Device{"ipip1", {"ipip", 768}, true},
+           Device{"ip6tnl1", {"ip6tnl", 769}, true},
+           Device{"sit1", {"sit", 776}, true},
+           Device{"gre1", {"gre", 778}, true},
+           Device{"ip6gre1", {"ip6gre", 823}, true},
+           Device{"gretap1", {"gretap", 1}, true},
+           Device{"other", {"of some other kind", 1, false}, true},
        }) {
-    const std::filesystem::path folder = devices / each.name;
-    std::filesystem::create_directories(folder / each.folder);
-    std::ofstream(folder / "type") << each.type << '\n';
-    std::ofstream(folder / "iflink") << each.iflink << '\n';
-    std::ofstream(folder / "uevent") << each.uevent;
-    EXPECT_EQ(is_overlay(each.name, devices.path().c_str()), each.overlay) << each.name;
+    EXPECT_EQ(is_overlay(each.kind), each.overlay) << each.name;
   }
+}
+
+// Addresses of IPv4 may have labels, of which getifaddrs() tells in place of the name.
+void check_labels() {
+  const auto all = list_interfaces();
+  ASSERT_TRUE(all.ok()) << all.status().message();
+  for (const char* address : {"10.9.1.1", "10.9.1.2", "10.9.1.3", "10.9.2.1"}) {
+    const Interface* const holder = holder_of(all.value(), ip(address));
+    ASSERT_NE(holder, nullptr) << address;
+    EXPECT_EQ(holder->name, "va") << address;
+    EXPECT_EQ(holder->mtu, 1'400u) << address;
+    EXPECT_EQ(holder->network.interface, if_nametoindex("va")) << address;
+    EXPECT_EQ(holder->network.prefix, 24) << address;
+    EXPECT_TRUE(holder->up) << address;
+  }
+}
+
+TEST(KernelNetworkTest, an_address_with_a_label_is_of_the_interface_that_has_it) {
+  if (!in_a_network("ip link add va mtu 1400 type veth peer name vb && ip link set vb up && "
+                    "ip addr add 10.9.1.1/24 dev va && ip addr add 10.9.1.2/24 dev va label va:1 "
+                    "&& ip addr add 10.9.1.3/24 dev va label va-keepalived && "
+                    "ip addr add 10.9.2.1 peer 10.9.2.2/24 dev va label va:2 && "
+                    "ip link set va up",
+                    check_labels))
+    GTEST_SKIP() << "no right to make a network namespace";
+}
+
+// Where /sys shows another namespace, as after `nsenter --net`.
+void check_foreign_sys() {
+  const auto all = list_interfaces();
+  ASSERT_TRUE(all.ok()) << all.status().message();
+  const Interface* const veth = holder_of(all.value(), ip("10.9.1.1"));
+  const Interface* const bridge = holder_of(all.value(), ip("10.9.4.1"));
+  ASSERT_TRUE(veth != nullptr && bridge != nullptr);
+  EXPECT_EQ(veth->mtu, 1'400u);
+  EXPECT_EQ(veth->mbits, 10'000u);
+  EXPECT_FALSE(veth->overlay);
+  EXPECT_TRUE(bridge->overlay);
+  EXPECT_EQ(bridge->mtu, 1'500u);
+}
+
+TEST(KernelNetworkTest, an_interface_is_described_by_the_namespace_that_it_is_in) {
+  if (!in_a_network("ip link add va mtu 1400 type veth peer name vb && ip link set vb up && "
+                    "ip addr add 10.9.1.1/24 dev va && ip link set va up && "
+                    "ip link add br9 type bridge && ip addr add 10.9.4.1/24 dev br9 && "
+                    "ip link set br9 up",
+                    check_foreign_sys))
+    GTEST_SKIP() << "no right to make a network namespace";
 }
 
 // eth0 and eth1 on one network, eth2 on another, and a bridge that has an address of the first.
 TEST(KernelNetworkTest, a_neighbour_is_reached_from_each_interface_on_its_network) {
   std::vector<Interface> host{interface("lo", "127.0.0.1"),  interface("eth0", "10.0.0.5"),
                               interface("eth0", "10.0.0.6"), interface("eth1", "10.0.0.7"),
-                              interface("eth2", "10.0.1.5"), interface("eth3", "10.0.0.8", false)};
+                              interface("eth2", "10.0.1.5"), interface("eth3", "10.0.0.8", false),
+                              interface("br0", "10.0.0.10")};
+  host.back().overlay = true;
   for (Interface& each : host) each.network = {1, 24};
   const auto towards = [&](const char* destination, const char* first) {
     std::string text;
