@@ -28,14 +28,20 @@ Status failed_list(int error) {
   return Status(Code::kResource, "cannot list network interfaces: " + system_error_text(error));
 }
 
+// The error that a message of its kind begins with; 0: none.
+int error_in(const nlmsghdr& message) {
+  int error = 0;
+  if (NLMSG_PAYLOAD(&message, 0) >= sizeof error) {
+    memcpy(&error, NLMSG_DATA(&message), sizeof error);
+  }
+  return -error;
+}
+
 void take_part(Listing& list, std::size_t from) {
   for_messages(std::span(list.messages).subspan(from), [&](const nlmsghdr& each) {
     list.has_changed |= (each.nlmsg_flags & NLM_F_DUMP_INTR) != 0;
     list.is_whole |= each.nlmsg_type == NLMSG_DONE || each.nlmsg_type == NLMSG_ERROR;
-    // Either begins with an error below zero, if there is one.
-    if (list.is_whole && NLMSG_PAYLOAD(&each, 0) >= sizeof list.error) {
-      memcpy(&list.error, NLMSG_DATA(&each), sizeof list.error);
-    }
+    if (list.is_whole) list.error = error_in(each);
   });
 }
 
@@ -55,7 +61,7 @@ Result<Listing> list_once(const NetlinkRequest& request) {
     list.messages.resize(before + static_cast<std::size_t>(got < 0 ? 0 : got));
     take_part(list, before);
   }
-  if (list.error < 0) return failed_list(-list.error);
+  if (list.error > 0) return failed_list(list.error);
   return list;
 }
 
@@ -98,14 +104,19 @@ void NetlinkRequest::add(unsigned short type, std::span<const std::byte> value) 
 const nlmsghdr* ask_kernel(int fd, const NetlinkRequest& request, std::uint16_t wanted,
                            NetlinkAnswer& answer) {
   const std::span<const std::byte> bytes = request.bytes();
-  if (send(fd, bytes.data(), bytes.size(), 0) < 0) return nullptr;
+  const auto fail = [&](int error) {
+    answer.error = error;
+    return nullptr;
+  };
+  if (send(fd, bytes.data(), bytes.size(), 0) < 0) return fail(errno);
   for (;;) {
     const ssize_t got = recv(fd, answer.bytes.data(), answer.bytes.size(), MSG_DONTWAIT);
-    if (got < 0) return nullptr;
+    if (got < 0) return fail(errno);
     const auto* header = reinterpret_cast<const nlmsghdr*>(answer.bytes.data());
     const bool is_whole = NLMSG_OK(header, static_cast<unsigned>(got));
     if (!is_whole || header->nlmsg_seq != request.header().nlmsg_seq) continue;
-    return header->nlmsg_type == wanted ? header : nullptr;
+    if (header->nlmsg_type == wanted) return header;
+    return fail(header->nlmsg_type == NLMSG_ERROR ? error_in(*header) : EPROTO);
   }
 }
 

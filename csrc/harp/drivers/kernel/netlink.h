@@ -46,6 +46,7 @@ class NetlinkRequest {
 
 struct NetlinkAnswer {
   alignas(nlmsghdr) std::array<std::byte, 8192> bytes;
+  int error = 0;  // errno, where there is none
 };
 
 // The kernel answers while it is asked: the answer, if it is a message of the type that is wanted,

@@ -1,5 +1,6 @@
 #include "harp/drivers/xdp/next_hops.h"
 
+#include <errno.h>
 #include <linux/neighbour.h>
 #include <netinet/in.h>
 #include <string.h>
@@ -36,6 +37,11 @@ constexpr std::uint32_t news_groups() {
 
 unsigned char family_byte(const Endpoint& endpoint) {
   return is_ipv6(endpoint) ? AF_INET6 : AF_INET;
+}
+
+// An error that says nothing about what was asked.
+bool is_momentary(int error) {
+  return error == ENOMEM || error == ENOBUFS || error == EAGAIN || error == EINTR;
 }
 
 struct NeighbourEntry {
@@ -101,7 +107,8 @@ const NextHops::Hop* NextHops::find(const Endpoint& source, const OwnNetwork& ow
     if (now < entry.look_again) return nullptr;
     entry.look_again = now + kLookEvery;
     look_up(source, own, destination, entry);
-    if (!entry.has_route) entry.look_again = kNever;  // until a route changes
+    const bool has_none = !entry.has_route && !entry.is_unanswered;
+    if (has_none) entry.look_again = kNever;  // until a route changes
     if (!entry.has_mac) return nullptr;
   }
   if (now >= entry.confirm) {
@@ -175,6 +182,7 @@ bool NextHops::find_route(const Endpoint& source, const Endpoint& destination, E
   request.add(RTA_SRC, address_bytes(source));
   NetlinkAnswer answer;
   const nlmsghdr* const route = ask_kernel(questions_.get(), request, RTM_NEWROUTE, answer);
+  entry.is_unanswered = route == nullptr && is_momentary(answer.error);
   if (route == nullptr) return false;
   const std::span<const std::byte> body = body_of(*route);
   if (body.size() < sizeof header) return false;

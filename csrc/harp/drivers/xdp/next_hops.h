@@ -51,7 +51,8 @@ class NextHops {
     std::size_t operator()(const Key& key) const;
   };
   struct Entry {
-    bool has_route = false;  // to somewhere that Ethernet frames can be sent to
+    bool has_route = false;      // to somewhere that Ethernet frames can be sent to
+    bool is_unanswered = false;  // the kernel had no memory to say which
     bool has_mac = false;
     Hop hop;
     Endpoint neighbour;  // the destination, or a router

@@ -2,16 +2,28 @@
 // AF_XDP.
 #include "harp/drivers/xdp/next_hops.h"
 
+#include <errno.h>
 #include <gtest/gtest.h>
 #include <net/if.h>
 #include <sched.h>
 #include <stdlib.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <string>
 #include <thread>
 
 #include "support/eventually.h"
 #include "support/ip.h"
+
+// By which the kernel is asked: in place of the C library's.
+static bool kernel_has_no_memory = false;
+extern "C" ssize_t send(int fd, const void* data, size_t bytes, int flags) {
+  if (!kernel_has_no_memory) return syscall(SYS_sendto, fd, data, bytes, flags, nullptr, 0);
+  errno = ENOBUFS;
+  return -1;
+}
 
 namespace taco::harp {
 namespace {
@@ -93,6 +105,16 @@ TEST(NextHopsTest, a_next_hop_that_routes_refer_to_is_followed) {
   });
   if (!alone) GTEST_SKIP() << "no right to make a network namespace";
   if (!has_objects) GTEST_SKIP() << "the kernel, or ip, has no next hops by themselves";
+}
+
+TEST(NextHopsTest, a_kernel_that_cannot_answer_is_asked_again) {
+  const bool alone = with_two_ways([](NextHops& hops) {
+    kernel_has_no_memory = true;
+    EXPECT_EQ(hops.find(ip("10.9.1.1"), {}, ip("10.8.0.9"), monotonic_now()), nullptr);
+    kernel_has_no_memory = false;
+    expect_way(hops, "10.9.1.1", "10.8.0.9", "w1");
+  });
+  if (!alone) GTEST_SKIP() << "no right to make a network namespace";
 }
 
 }  // namespace
