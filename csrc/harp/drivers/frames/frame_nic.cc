@@ -195,10 +195,21 @@ void FrameNic::on_other(Wire& wire, std::span<const std::byte> frame) {
 }
 
 void FrameNic::on_solicitation(Wire& wire, const NeighbourMessage& message) {
-  const auto own = std::ranges::find_if(wire.link.addresses, [&](const FrameLink::Own& each) {
+  const auto& ours = wire.link.addresses;
+  const auto is_senders_network = [&](const FrameLink::Own& each) {
+    return !is_nobodys(message.sender) && same_network(each.address, message.sender, each.prefix);
+  };
+  // RFC 826: a known host's question says where it is now, whatever it is about. A router that
+  // takes over from another asks about itself, and so does a host whose interface was exchanged.
+  // Over IPv6 they advertise instead, and a question about others is not to be heard (RFC 4861).
+  if (!is_ipv6(message.sender) && std::ranges::any_of(ours, is_senders_network)) {
+    wire.neighbours.on_answer(message.sender, message.mac, now_);
+    send_waiting(wire);
+  }
+  const auto own = std::ranges::find_if(ours, [&](const FrameLink::Own& each) {
     return same_host_address(each.address, message.subject);
   });
-  if (own == wire.link.addresses.end()) {
+  if (own == ours.end()) {
     ++drops_.for_others;
     return;
   }
@@ -206,8 +217,7 @@ void FrameNic::on_solicitation(Wire& wire, const NeighbourMessage& message) {
   const std::size_t bytes =
       write_advertisement(wire.link.port->info().mac, own->address, message, answer);
   send_message(wire, std::span(answer).first(bytes));
-  const bool has_address_yet = !is_nobodys(message.sender);
-  if (has_address_yet && same_network(own->address, message.sender, own->prefix)) {
+  if (is_senders_network(*own)) {
     wire.neighbours.on_question_from(message.sender, message.mac, now_);
     send_waiting(wire);
   }

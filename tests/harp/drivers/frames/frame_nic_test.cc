@@ -121,6 +121,56 @@ TEST(FrameNicTest, what_is_on_no_network_of_ours_goes_to_the_router_or_nowhere) 
   EXPECT_EQ(router.nic->drops_st().no_route, 1u);
 }
 
+// A question of a host at `sender` to all its neighbours, in as many bytes as Ethernet carries at
+// least.
+FrameCable::Bytes question(std::byte last_of_mac, const std::string& sender,
+                           const std::string& subject) {
+  FrameCable::Bytes frame(kMaxNeighbourFrame);
+  write_solicitation({std::byte{2}, {}, {}, {}, {}, last_of_mac}, ip(sender), ip(subject), frame);
+  return frame;
+}
+
+std::byte last_of_destination(const FrameCable::Bytes& frame) { return frame.at(5); }
+
+// RFC 826 has a host learn from every question whose sender it knows, whatever it is about: by one
+// about itself a host says that it has another MAC address now, as a router that takes over from
+// another does.
+TEST(FrameNicTest, a_neighbour_that_asks_about_itself_is_sent_to_where_it_is_now) {
+  FrameCable cable;
+  Host a(cable, 0, "10.0.0.1", 24, "10.0.0.254");
+  constexpr std::byte kBefore{0x54}, kNow{0x99}, kStranger{0x66};
+  const auto leaves_to = [&] {
+    cable.on_the_way_to(1).clear();
+    EXPECT_EQ(a.send(ip("192.0.2.9", 77), "far away"), 1u);
+    return last_of_destination(cable.on_the_way_to(1).at(0));
+  };
+  cable.put(0, question(kBefore, "10.0.0.254", "10.0.0.1"));
+  a.receive();
+  EXPECT_EQ(leaves_to(), kBefore);
+  for (const char* subject : {"10.0.0.254", "10.0.0.77"}) {
+    cable.put(0, question(kNow, "10.0.0.254", subject));
+    a.receive();
+    EXPECT_EQ(leaves_to(), kNow) << "it has asked about " << subject;
+    cable.put(0, question(kBefore, "10.0.0.254", "10.0.0.1"));
+    a.receive();
+  }
+  cable.put(0, question(kStranger, "10.0.0.7", "10.0.0.7"));
+  cable.on_the_way_to(1).clear();
+  a.receive();
+  EXPECT_EQ(a.send(ip("10.0.0.7", 9), "who are you?"), 1u);
+  EXPECT_TRUE(cable.on_the_way_to(1).empty()) << "whom nobody has asked about is not kept";
+}
+
+TEST(FrameNicTest, what_waits_for_a_neighbour_leaves_when_it_asks_about_itself) {
+  FrameCable cable;
+  Host a(cable, 0, "10.0.0.1", 24);
+  EXPECT_EQ(a.send(ip("10.0.0.7", 9), "anybody?"), 1u);
+  cable.put(0, question(std::byte{7}, "10.0.0.7", "10.0.0.7"));
+  a.receive();
+  ASSERT_FALSE(cable.on_the_way_to(1).empty());
+  EXPECT_EQ(last_of_destination(cable.on_the_way_to(1).front()), std::byte{7});
+}
+
 // Two hosts that know each other already.
 struct Pair {
   Pair() : a(cable, 0, "10.0.0.1", 24), b(cable, 1, "10.0.0.2", 24) {
