@@ -242,6 +242,56 @@ TEST(FrameNicTest, damage_and_datagrams_for_others_are_dropped_and_counted) {
   EXPECT_EQ(pair.a.nic->drops_st().too_large, 1u);
 }
 
+FrameCable::Bytes tagged(const FrameCable::Bytes& frame, int tag) {
+  FrameCable::Bytes made(frame.begin(), frame.begin() + 12);
+  made.insert(made.end(), {std::byte{0x81}, std::byte{0}, static_cast<std::byte>(tag >> 8),
+                           static_cast<std::byte>(tag)});
+  made.insert(made.end(), frame.begin() + 12, frame.end());
+  return made;
+}
+
+// A VLAN is another network, on which the same addresses may belong to other hosts. A tag of none
+// says a priority.
+TEST(FrameNicTest, frames_of_a_vlan_are_for_others) {
+  Pair pair;
+  pair.a.send(pair.b.at, "hello");
+  const FrameCable::Bytes datagram = pair.cable.on_the_way_to(1).at(0);
+  pair.cable.on_the_way_to(1).clear();
+  constexpr int kPriority = 0x6000, kVlan = 0x6005;
+  pair.cable.put(1, tagged(datagram, kPriority));
+  EXPECT_EQ(pair.b.receive(), Texts{"hello"});
+  pair.cable.put(1, tagged(datagram, kVlan));
+  EXPECT_EQ(pair.b.receive(), Texts{});
+  EXPECT_EQ(pair.b.nic->drops_st().for_others, 1u);
+  pair.cable.put(1, tagged(question(std::byte{0x66}, "10.0.0.1", "10.0.0.2"), kVlan));
+  EXPECT_EQ(pair.b.receive(), Texts{});
+  EXPECT_TRUE(pair.cable.on_the_way_to(0).empty()) << "a question of another network was answered";
+  EXPECT_EQ(pair.b.send(pair.a.at, "where?"), 1u);
+  EXPECT_EQ(last_of_destination(pair.cable.on_the_way_to(0).at(0)), std::byte{1});
+}
+
+// A device that hears all groups may hear everybody.
+TEST(FrameNicTest, frames_to_another_mac_address_are_for_others) {
+  Pair pair;
+  constexpr MacAddress kOther{std::byte{2}, {}, {}, {}, {}, std::byte{0x77}};
+  pair.a.send(pair.b.at, "hello");
+  FrameCable::Bytes datagram = pair.cable.on_the_way_to(1).at(0);
+  pair.cable.on_the_way_to(1).clear();
+  std::ranges::copy(kOther, datagram.begin());
+  pair.cable.put(1, datagram);
+  EXPECT_EQ(pair.b.receive(), Texts{});
+  EXPECT_EQ(pair.b.nic->drops_st().for_others, 1u);
+  FrameCable::Bytes asks = question(std::byte{0x66}, "10.0.0.1", "10.0.0.2");
+  std::ranges::copy(kOther, asks.begin());
+  pair.cable.put(1, asks);
+  EXPECT_EQ(pair.b.receive(), Texts{});
+  EXPECT_EQ(pair.b.nic->drops_st().for_others, 2u);
+  // A loopback interface has no address, and whoever sends by it writes none.
+  std::ranges::copy(MacAddress{}, datagram.begin());
+  pair.cable.put(1, datagram);
+  EXPECT_EQ(pair.b.receive(), Texts{"hello"});
+}
+
 // Fewer than were asked for say that nothing more is there, and let the engine sleep.
 TEST(FrameNicTest, frames_for_others_hide_none_of_ours_that_lie_behind_them) {
   Pair pair;
@@ -295,6 +345,8 @@ TEST(FrameNicTest, a_refusal_by_icmp_is_heard_when_it_quotes_one_of_our_ports) {
   FrameCable::Bytes sent = pair.cable.on_the_way_to(1).front();
   pair.cable.on_the_way_to(1).clear();
   FrameCable::Bytes refusal(sent.begin(), sent.begin() + kEthernetHeader + kIpv4Header);
+  write_ethernet(pair.cable.ends[0]->info().mac, pair.cable.ends[1]->info().mac, kEtherTypeIpv4,
+                 refusal);
   refusal[kEthernetHeader + 9] = std::byte{1};
   refusal.insert(refusal.end(), {std::byte{3}, std::byte{3}, {}, {}, {}, {}, {}, {}});
   refusal.insert(refusal.end(), sent.begin() + kEthernetHeader, sent.end());
