@@ -138,13 +138,19 @@ std::string contradiction_in(const ConfLines& lines) {
   return "";
 }
 
+// A folder that is made here is for everybody to read, whatever the umask: all programs of the host
+// look into it. One that was there stays as its people have it. "": it is there.
+std::string make_folder(const std::string& folder) {
+  if (mkdir(folder.c_str(), 0755) != 0) return errno == EEXIST ? "" : strerror(errno);
+  return chmod(folder.c_str(), 0755) == 0 ? "" : strerror(errno);
+}
+
 // Programs that read it meanwhile find the old file or the new one.
 std::string write_conf(const std::string& place, const std::string& text) {
   const std::size_t slash = place.rfind('/');
   const std::string folder = slash == std::string::npos ? "" : place.substr(0, slash);
-  if (!folder.empty() && mkdir(folder.c_str(), 0755) != 0 && errno != EEXIST) {
-    return "no folder " + folder + ": " + strerror(errno);
-  }
+  const std::string refused = folder.empty() ? "" : make_folder(folder);
+  if (!refused.empty()) return "no folder " + folder + ": " + refused;
   const std::string part = place + ".part";
   unlink(part.c_str());
   const int fd = open(part.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);

@@ -80,6 +80,9 @@ if "$SETUP" --check >setup_check 2>setup_wants; then
   TACO_HARP_CONF=$folder/harp.conf "$PERF" "${SHORT[@]}" --transport udp >conf
   TACO_HARP_CONF=$folder/harp.conf "$SETUP" --unset paths --unset port >setup
   [ "$(grep -v '^#' harp.conf)" = $'version = 1\ndriver = udp' ]
+  # For all users of the host, whoever writes it down and by what umask.
+  (umask 077 && "$SETUP" --conf "$folder/made/harp.conf" --set paths=2 >setup)
+  [ "$(stat -c %a made made/harp.conf)" = $'755\n644' ]
 else
   expect setup_check "mend it: "
   expect setup_wants "wanting"
