@@ -161,6 +161,14 @@ TEST_F(Setup, mends_socket_buffers_that_are_too_small) {
   EXPECT_EQ(read_file(host_.root + kBuffers), "4194304");
 }
 
+// As in containers of older kernels: there is nothing to look at, and nothing to write to.
+TEST_F(Setup, wants_no_socket_buffers_of_a_kernel_that_does_not_show_them) {
+  std::filesystem::remove(host_.root + kBuffers);
+  EXPECT_TRUE(wanting().empty());
+  const auto checks = check_host(host_, std::size_t{4} << 20);
+  EXPECT_EQ(checks.at(0).found, "not shown in this namespace");
+}
+
 TEST_F(Setup, wants_huge_pages_of_either_kind) {
   write(kTransparent, "always madvise [never]\n");
   ASSERT_EQ(wanting().size(), 1u);
