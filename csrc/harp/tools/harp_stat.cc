@@ -68,9 +68,11 @@ Everything look(const Choices& choices) {
   Everything all;
   for (const pid_t pid : choices.pids) {
     auto looks = look_at(pid);
-    if (!looks.ok()) all.problems.push_back(looks.status().message());
-    if (!looks.ok()) continue;
-    for (Look& each : looks.value()) all.looks.push_back(std::move(each));
+    if (looks.ok()) {
+      all.add(std::move(looks).value());
+    } else {
+      all.problems.push_back(looks.status().message());
+    }
   }
   return all;
 }

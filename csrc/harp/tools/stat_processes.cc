@@ -9,6 +9,8 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <iterator>
+#include <set>
 #include <utility>
 
 #include "base/file.h"
@@ -20,6 +22,11 @@ namespace {
 
 // An error that only says that there is no engine, which most processes have not.
 constexpr Code kNone = Code::kUnsupported;
+// A process has far fewer: whoever makes more must not have this one take a gigabyte.
+constexpr std::size_t kMostEngines = 256;
+
+// A page by its device and inode, which all its descriptors share.
+using PageName = std::pair<dev_t, ino_t>;
 
 std::string folder_of(pid_t pid) { return "/proc/" + std::to_string(pid); }
 
@@ -77,13 +84,15 @@ struct Opened {
   View view;
 };
 
-Result<Opened> open_page(pid_t pid, int number) {
+// kNone also where it is one of those `seen`, to which it is added.
+Result<Opened> open_page(pid_t pid, int number, std::set<PageName>& seen) {
   const std::string place = folder_of(pid) + "/fd/" + std::to_string(number);
   // The file may be of any kind: an open that waits, as for a pipe's writer, might never end.
   const OwnFd fd(open(place.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
   if (!fd) return errno == ENOENT ? Status(kNone, "") : refusal_of(pid, errno);
   struct stat file {};
   fstat(fd.get(), &file);
+  if (!seen.emplace(file.st_dev, file.st_ino).second) return Status(kNone, "");
   auto view = View::open(fd.get());
   if (view.ok()) return Opened{file.st_ino, std::move(view).value()};
   // One that is only just being made is none yet.
@@ -91,19 +100,32 @@ Result<Opened> open_page(pid_t pid, int number) {
   return view.status().with_prefix(called(pid) + " ");
 }
 
+Status no_engine(pid_t pid) {
+  return Status(kNone, called(pid) +
+                           " has no engine of HARP: it does not use taco_torch, has not made its "
+                           "first process group yet, or has closed the last one");
+}
+
 }  // namespace
 
-Result<std::vector<Look>> look_at(pid_t pid) {
+Result<Everything> look_at(pid_t pid) {
   const auto numbers = pages_of(pid);
   if (!numbers.ok()) return numbers.status();
-  std::vector<Look> looks;
+  Everything all;
+  std::set<PageName> seen;
   for (const int number : numbers.value()) {
-    auto page = open_page(pid, number);
+    auto page = open_page(pid, number, seen);
     if (!page.ok() && page.status().code() == kNone) continue;
     if (!page.ok()) return page.status();
+    if (all.looks.size() == kMostEngines) {
+      all.problems.push_back(called(pid) + " has more than " + std::to_string(kMostEngines) +
+                             " engines, and the others are not shown: ask " + owner_of(pid) +
+                             ", who runs it, what they are for");
+      break;
+    }
     auto state = page->view.read();
     if (!state.ok()) return state.status().with_prefix(called(pid) + " ");
-    Look& look = looks.emplace_back();
+    Look& look = all.looks.emplace_back();
     look.pid = pid;
     look.program = program_of(pid);
     look.engine = static_cast<int>(page->view.about().engine);
@@ -112,11 +134,14 @@ Result<std::vector<Look>> look_at(pid_t pid) {
     look.about = page->view.about();
     look.state = std::move(state).value();
   }
-  std::ranges::sort(looks, {}, &Look::engine);
-  if (!looks.empty()) return looks;
-  return Status(kNone, called(pid) +
-                           " has no engine of HARP: it does not use taco_torch, has not made its "
-                           "first process group yet, or has closed the last one");
+  if (all.looks.empty()) return no_engine(pid);
+  std::ranges::sort(all.looks, {}, &Look::engine);
+  return all;
+}
+
+void Everything::add(Everything&& more) {
+  std::ranges::move(more.looks, std::back_inserter(looks));
+  std::ranges::move(more.problems, std::back_inserter(problems));
 }
 
 Everything look_at_all() {
@@ -128,7 +153,7 @@ Everything look_at_all() {
     if (!pid) continue;
     auto looks = look_at(*pid);
     if (looks.ok()) {
-      for (Look& look : looks.value()) all.looks.push_back(std::move(look));
+      all.add(std::move(looks).value());
     } else if (looks.status().code() != kNone && looks.status().code() != Code::kInvalidArgument) {
       all.problems.push_back(looks.status().message());
     }

@@ -25,16 +25,19 @@ struct Look {
   State state;
 };
 
-// All engines of one process. An error's text names the process and says what to do: it is not
-// there, it belongs to somebody else, it has no engine, or one with a page of another layout.
-Result<std::vector<Look>> look_at(pid_t pid);
-
-// The engines of all processes that this user may look into; and, one line each, why one of them
-// that has an engine cannot be shown.
+// Engines; and, one line each, why others are not shown.
 struct Everything {
   std::vector<Look> looks;
   std::vector<std::string> problems;
+  void add(Everything&& more);
 };
+
+// The engines of one process, each once however many descriptors it has for the page; the first few
+// hundred where it has more. An error's text names the process and says what to do: it is not
+// there, it belongs to somebody else, it has no engine, or one with a page of another layout.
+Result<Everything> look_at(pid_t pid);
+
+// The engines of all processes that this user may look into.
 Everything look_at_all();
 
 }  // namespace taco::harp::statistics

@@ -102,9 +102,9 @@ TEST(Engines, OfRanksThatAreThreadsHaveNumbersOfTheirOwn) {
     EXPECT_TRUE(held[1].shares_process);
     auto looks = statistics::look_at(getpid());
     ASSERT_TRUE(looks.ok()) << looks.status().message();
-    ASSERT_EQ(looks->size(), 2u);
-    EXPECT_EQ((*looks)[0].engine, 1);
-    EXPECT_EQ((*looks)[1].engine, 3);
+    ASSERT_EQ(looks->looks.size(), 2u);
+    EXPECT_EQ(looks->looks[0].engine, 1);
+    EXPECT_EQ(looks->looks[1].engine, 3);
     for (int rank = 0; rank < 2; ++rank) drop_stack(held[rank].stack, {"1", 2, rank});
   });
 }

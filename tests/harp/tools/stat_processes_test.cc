@@ -50,9 +50,9 @@ TEST_P(Seen, an_engine_shows_its_peers_its_paths_and_its_traffic) {
     Look look;
     const Counter sent = udp ? Counter::kBytesSent : Counter::kShmBytesSent;
     EXPECT_TRUE(eventually([&] {
-      const auto looks = look_at(std::stoi(pids[other]));
-      if (!looks.ok() || looks.value().size() != 1) return false;
-      look = looks.value()[0];
+      auto looks = look_at(std::stoi(pids[other]));
+      if (!looks.ok() || looks->looks.size() != 1) return false;
+      look = looks->looks[0];
       return look.state.totals[sent] >= 100'000;
     }));
     EXPECT_EQ(text_of(look.about.driver), "udp");
@@ -123,6 +123,46 @@ TEST(Looking, names_a_page_of_another_version_in_every_list) {
     return has(each, name + " has statistics of layout 12");
   }));
   close(other);
+}
+
+std::unique_ptr<Page> page_of_engine(std::uint32_t engine) {
+  About about;
+  about.pid = static_cast<std::uint32_t>(getpid());
+  about.engine = engine;
+  auto page = Page::create(about);
+  EXPECT_TRUE(page.ok()) << page.status().message();
+  return page.ok() ? std::move(page).value() : nullptr;
+}
+
+// Anybody may dup the descriptor of a page, and whoever looks pays for each engine that it shows.
+TEST(Looking, shows_an_engine_once_however_many_descriptors_its_page_has) {
+  const auto page = page_of_engine(7);
+  ASSERT_NE(page, nullptr);
+  std::vector<OwnFd> more;
+  for (int i = 0; i < 20; ++i) more.emplace_back(fcntl(page->fd(), F_DUPFD_CLOEXEC, 0));
+  auto seen = look_at(getpid());
+  ASSERT_TRUE(seen.ok()) << seen.status().message();
+  ASSERT_EQ(seen->looks.size(), 1u);
+  EXPECT_EQ(seen->looks[0].engine, 7);
+  EXPECT_TRUE(seen->problems.empty());
+}
+
+TEST(Looking, shows_so_many_engines_of_a_process_and_says_that_there_are_more) {
+  std::vector<std::unique_ptr<Page>> pages;
+  for (std::uint32_t engine = 0; engine < 256; ++engine) {
+    pages.push_back(page_of_engine(engine));
+    ASSERT_NE(pages.back(), nullptr);
+  }
+  EXPECT_TRUE(look_at(getpid())->problems.empty());
+  pages.push_back(page_of_engine(256));
+  auto seen = look_at(getpid());
+  ASSERT_TRUE(seen.ok()) << seen.status().message();
+  EXPECT_EQ(seen->looks.size(), 256u);
+  ASSERT_EQ(seen->problems.size(), 1u);
+  const std::string name = "process " + std::to_string(getpid()) + " (harp_stat_test)";
+  EXPECT_TRUE(has(seen->problems[0], name + " has more than 256 engines")) << seen->problems[0];
+  const auto all = look_at_all();
+  EXPECT_EQ(std::ranges::count(all.problems, seen->problems[0]), 1);
 }
 
 TEST(Looking, of_somebody_else_names_the_process_and_who_may) {
