@@ -23,6 +23,9 @@ constexpr char kAbout[] =
     "engines in these processes; without a PID of all that this user may look into.\n"
     "\n";
 
+// A shorter one would keep a core busy, and be over before the kernel's clock has moved.
+constexpr double kLeastInterval = 0.01;
+
 struct Choices {
   std::vector<pid_t> pids;
   double interval = 1;
@@ -34,8 +37,8 @@ std::vector<Option> options_for(Choices& choices) {
       {"--watch", "", "Goes on, with a look every interval, until it is stopped.",
        set_flag(choices.watch)},
       {"--interval", "S",
-       "Seconds between two looks, from which rates are known (1); a table without --watch takes "
-       "two, unless it is 0.",
+       "Seconds between two looks, 0.01 or more, from which rates are known (1); a table without "
+       "--watch takes two, unless it is 0.",
        set_number(choices.interval, 0, 3600)},
       {"--json", "", "One look as a JSON object in one line; with --watch, a line for each.",
        set_flag(choices.json)},
@@ -58,6 +61,9 @@ Status check(const Choices& choices) {
   if (choices.json && choices.prometheus) return invalid("--json or --prometheus, not both");
   if (choices.prometheus && choices.watch) {
     return invalid("--prometheus is one look, so without --watch: whoever scrapes asks again");
+  }
+  if (choices.interval != 0 && choices.interval < kLeastInterval) {
+    return invalid("--interval is shorter than 0.01 s: give 0.01 or more, or 0 for one look");
   }
   if (choices.watch && choices.interval == 0) return invalid("--watch needs an --interval above 0");
   return {};

@@ -70,6 +70,8 @@ refused gone "$STAT" "${pids[0]}"
 expect gone "there is no process ${pids[0]}"
 refused wrong "$STAT" x
 expect wrong '"x" is no process'
+refused wrong "$STAT" --watch --interval 1e-9
+expect wrong '--interval is shorter than 0.01 s'
 
 # A host may lack what only its people can mend: then it says so, and writes nothing down.
 if "$SETUP" --check >setup_check 2>setup_wants; then
