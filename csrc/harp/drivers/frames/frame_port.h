@@ -29,7 +29,7 @@ struct FramePortInfo {
   std::size_t mtu = 1500;           // of IP packets
   std::size_t receive_slots = 512;  // frames that wait for us before any is lost
   std::uint32_t mbits = 0;          // 0: unknown
-  // The device fills in and verifies UDP's checksums, and IPv4's.
+  // The device fills in and verifies UDP's checksums. IPv4's are finished in every frame.
   bool checksums = false;
   // Frames cross no wire: they stay in this machine's memory.
   bool in_memory = false;
