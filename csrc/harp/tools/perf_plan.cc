@@ -172,6 +172,11 @@ Status check(const Choices& choices) {
   }
   if (choices.ranks.rank >= 0 && choices.ranks.files.empty())
     return invalid("--rank needs --files");
+  if (choices.ranks.rank >= choices.ranks.ranks) {
+    return invalid("--rank " + std::to_string(choices.ranks.rank) + " is none of " +
+                   std::to_string(choices.ranks.ranks) + " (--ranks): give 0 to " +
+                   std::to_string(choices.ranks.ranks - 1));
+  }
   if (choices.ranks.first_us >= 0 && choices.ranks.ranks != 2) {
     return invalid("--first is for two ranks");
   }

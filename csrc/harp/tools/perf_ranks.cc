@@ -1,6 +1,7 @@
 #include "harp/tools/perf_ranks.h"
 
 #include <errno.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -10,7 +11,9 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <filesystem>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -27,12 +30,6 @@ RankSettings for_second_exchange(RankSettings settings) {
   return settings;
 }
 
-void check(const Status& status, const char* what) {
-  if (status.ok()) return;
-  fprintf(stderr, "harp-perf: %s: %s\n", what, status.message().c_str());
-  exit(1);
-}
-
 double processor_seconds() {
   rusage usage;
   getrusage(RUSAGE_SELF, &usage);
@@ -41,20 +38,19 @@ double processor_seconds() {
 }
 
 // Everybody writes a file of their own and waits for the others'.
-std::vector<std::string> exchange_by_files(const RankSettings& settings, int rank,
-                                           const std::string& own) {
+Result<std::vector<std::string>> exchange_by_files(const RankSettings& settings, int rank,
+                                                   const std::string& own) {
   const std::string mine = settings.files + "." + std::to_string(rank);
   if (!write_file(mine, own)) {
-    fprintf(stderr, "harp-perf: %s cannot be written: %s\n", mine.c_str(), strerror(errno));
-    exit(1);
+    return Status(Code::kResource, mine + " cannot be written: " + strerror(errno));
   }
   std::vector<std::string> addresses;
   for (int other = 0; other < settings.ranks; ++other) {
     const std::string theirs = settings.files + "." + std::to_string(other);
     addresses.push_back(await_file(theirs, monotonic_now() + 30 * kSecond));
     if (!addresses.back().empty()) continue;
-    fprintf(stderr, "harp-perf: rank %d did not come (no %s)\n", other, theirs.c_str());
-    exit(1);
+    return Status(Code::kTimeout,
+                  "rank " + std::to_string(other) + " did not come (no " + theirs + ")");
   }
   return addresses;
 }
@@ -69,7 +65,7 @@ class Perf {
         rank_(rank),
         settings_(settings) {}
 
-  void latency() {
+  Status latency() {
     std::vector<char> out(settings_.small, 'x'), in(settings_.small);
     std::vector<double> times;
     Exchange both(stack_), ping(stack_), pong(stack_);
@@ -82,26 +78,29 @@ class Perf {
       const Time start = monotonic_now();
       for (Exchange* each : {&both, &ping, &pong}) each->set_tag(tag_);
       if (rank_ == 0) {
-        check(both.run(), "ping");
+        TACO_RETURN_IF_ERROR(over(both.run(), "ping"));
       } else {
-        check(ping.run(), "ping");
-        check(pong.run(), "pong");
+        TACO_RETURN_IF_ERROR(over(ping.run(), "ping"));
+        TACO_RETURN_IF_ERROR(over(pong.run(), "pong"));
       }
       times.push_back((monotonic_now() - start) * 0.5e-3);
     }
-    if (rank_ != 0) return;
+    if (rank_ != 0) return {};
     std::sort(times.begin(), times.end());
     printf("%zu B: half round trip median %.1f us, p90 %.1f, p99 %.1f (%lld rounds)\n",
            settings_.small, times[times.size() / 2], times[times.size() * 9 / 10],
            times[times.size() * 99 / 100], static_cast<long long>(settings_.rounds));
+    return {};
   }
 
   // The first message of the session, from the call that sends it until it has been received. Both
   // processes are on one machine: its time travels in the message.
-  void first() {
+  Status first() {
     const auto begins = exchange_by_files(for_second_exchange(settings_), rank_,
                                           std::to_string(monotonic_now() + 100 * kMillisecond));
-    const Time begin = std::stoll(begins[0]) + (rank_ == 0 ? 0 : settings_.first_us * kMicrosecond);
+    if (!begins.ok()) return begins.status();
+    const Time begin =
+        std::stoll(begins.value()[0]) + (rank_ == 0 ? 0 : settings_.first_us * kMicrosecond);
     while (monotonic_now() < begin) usleep(50);
     Time sent = monotonic_now();
     std::vector<char> message(std::max(settings_.small, sizeof sent));
@@ -112,16 +111,17 @@ class Perf {
     } else {
       exchange.recv(peer_, {6, 1}, Sink::place(message.data()), message.size());
     }
-    check(exchange.run(), "first message");
+    TACO_RETURN_IF_ERROR(over(exchange.run(), "first message"));
     const Time received = monotonic_now();
-    if (rank_ == 0) return;
+    if (rank_ == 0) return {};
     memcpy(&sent, message.data(), sizeof sent);
     printf("%zu B: first message %.1f us\n", message.size(), (received - sent) * 1e-3);
+    return {};
   }
 
   // Rank 0 sends, `window` messages under way at all times. The first byte of each says whether
   // more will follow than those that are under way by then.
-  void throughput() {
+  Status throughput() {
     constexpr std::uint64_t kUnknown = UINT64_MAX;
     const auto window = static_cast<std::uint64_t>(settings_.window);
     std::vector<std::vector<char>> buffers(window, std::vector<char>(settings_.bytes, 'y'));
@@ -138,7 +138,7 @@ class Perf {
         open[begun++ % window] = begin(buffer);
         continue;
       }
-      check(open[done % window]->finish(), "transfer");
+      TACO_RETURN_IF_ERROR(over(open[done % window]->finish(), "transfer"));
       const bool last = buffers[done % window][0] == kLast;
       if (rank_ != 0 && last && messages == kUnknown) messages = done + window;
       ++done;
@@ -148,10 +148,11 @@ class Perf {
     printf("%s %zu B: %.4f GB/s = %.4f Gbit/s, %.3f s of processor a GB\n",
            rank_ == 0 ? "sent" : "received", settings_.bytes, gigabytes / seconds,
            gigabytes * 8 / seconds, (processor_seconds() - processor) / gigabytes);
+    return {};
   }
 
   // Everybody to everybody, small and large.
-  void rounds(std::size_t bytes, int count) {
+  Status rounds(std::size_t bytes, int count) {
     const std::size_t others = peers_.size() - 1;
     std::vector<std::vector<char>> out(others, std::vector<char>(bytes, 'x')), in = out;
     std::vector<double> times;
@@ -165,10 +166,10 @@ class Perf {
         exchange.recv(peers_[other], {5, tag_}, Sink::place(in[at].data()), bytes);
         ++at;
       }
-      check(exchange.run(), "round");
+      TACO_RETURN_IF_ERROR(over(exchange.run(), "round"));
       times.push_back((monotonic_now() - start) * 1e-3);
     }
-    if (rank_ != 0) return;
+    if (rank_ != 0) return {};
     std::sort(times.begin(), times.end());
     const double median = times[times.size() / 2];
     printf(
@@ -176,6 +177,7 @@ class Perf {
         "rank, %.1f us of processor a round\n",
         bytes, others, median, times[times.size() * 9 / 10], times[times.size() * 99 / 100],
         others * bytes * 1e-3 / median, (processor_seconds() - processor) * 1e6 / count);
+    return {};
   }
 
   void counters() {
@@ -195,6 +197,12 @@ class Perf {
 
  private:
   static constexpr char kMore = 1, kLast = 0;
+
+  // A failure ends the engine first: what is still under way refers to memory of its measure.
+  Status over(const Status& status, const char* what) {
+    if (!status.ok()) stack_.close();
+    return status.with_prefix(std::string(what) + ": ");
+  }
 
   std::unique_ptr<Exchange> begin(std::vector<char>& buffer) {
     auto exchange = std::make_unique<Exchange>(stack_);
@@ -216,72 +224,117 @@ class Perf {
   std::uint64_t tag_ = 0;
 };
 
-int run(const RankSettings& settings, int rank) {
-  auto options = StackOptions::from_env();
-  check(options.status(), "options");
-  options->master = settings.master;
-  if (settings.transport == "udp") options->transport = StackOptions::Force::kUdp;
-  if (settings.transport == "shm") options->transport = StackOptions::Force::kShm;
-  auto stack = Stack::acquire(*options);
-  check(stack.status(), "stack");
-  const auto addresses = exchange_by_files(settings, rank, stack.value()->address());
-  std::vector<PeerId> peers(addresses.size());
+Status measure_all(Perf& perf, const RankSettings& settings) {
+  if (settings.first_us >= 0) return perf.first();
+  if (settings.ranks != 2) {
+    TACO_RETURN_IF_ERROR(perf.rounds(settings.small, settings.rounds));
+    return perf.rounds(settings.bytes, 20);
+  }
+  TACO_RETURN_IF_ERROR(perf.latency());
+  std::this_thread::sleep_for(std::chrono::nanoseconds(
+      std::max<Time>(0, static_cast<Time>(settings.start * kSecond) - monotonic_now())));
+  return perf.throughput();
+}
+
+Status measure_over(Stack& stack, const RankSettings& settings, int rank) {
+  const auto addresses = exchange_by_files(settings, rank, stack.address());
+  if (!addresses.ok()) return addresses.status();
+  std::vector<PeerId> peers(addresses.value().size());
   for (int other = 0; other < settings.ranks; ++other) {
     if (other == rank) continue;
-    const auto peer = stack.value()->add_peer(addresses[other]);
-    check(peer.status(), "peer");
+    const auto peer = stack.add_peer(addresses.value()[other]);
+    if (!peer.ok()) return peer.status().with_prefix("rank " + std::to_string(other) + ": ");
     peers[other] = peer.value();
   }
   if (rank == 0) {
-    printf("%s to %s\n", stack.value()->transport_summary().c_str(),
-           stack.value()->describe(peers[1]).c_str());
+    printf("%s to %s\n", stack.transport_summary().c_str(), stack.describe(peers[1]).c_str());
   }
-  Perf perf(*stack.value(), std::move(peers), rank, settings);
-  if (settings.first_us >= 0) {
-    perf.first();
-  } else if (settings.ranks == 2) {
-    perf.latency();
-    std::this_thread::sleep_for(std::chrono::nanoseconds(
-        std::max<Time>(0, static_cast<Time>(settings.start * kSecond) - monotonic_now())));
-    perf.throughput();
-  } else {
-    perf.rounds(settings.small, settings.rounds);
-    perf.rounds(settings.bytes, 20);
-  }
+  Perf perf(stack, std::move(peers), rank, settings);
+  TACO_RETURN_IF_ERROR(measure_all(perf, settings));
   perf.counters();
-  stack.value()->close();
-  fflush(stdout);
-  return 0;
+  return {};
 }
 
-int run_all(RankSettings settings) {
-  char folder[] = "/tmp/harp-perf-XXXXXX";
-  if (mkdtemp(folder) == nullptr) return 1;
-  settings.files = std::string(folder) + "/meet";
-  std::vector<pid_t> children;
+Status run(const RankSettings& settings, int rank) {
+  auto options = StackOptions::from_env();
+  if (!options.ok()) return options.status().with_prefix("options: ");
+  options->master = settings.master;
+  if (settings.transport == "udp") options->transport = StackOptions::Force::kUdp;
+  if (settings.transport == "shm") options->transport = StackOptions::Force::kShm;
+  const auto stack = Stack::acquire(*options);
+  if (!stack.ok()) return stack.status().with_prefix("stack: ");
+  Status status = measure_over(*stack.value(), settings, rank);
+  stack.value()->close();
+  fflush(stdout);
+  return status;
+}
+
+// The exit status.
+int tell(const Status& status) {
+  if (!status.ok()) fprintf(stderr, "harp-perf: %s\n", status.message().c_str());
+  return status.ok() ? 0 : 1;
+}
+
+// All but rank 0, which is this process. Those that were made are in `children` after a failure,
+// too.
+Status start_others(const RankSettings& settings, std::vector<pid_t>& children) {
   for (int rank = 1; rank < settings.ranks; ++rank) {
-    children.push_back(fork());
-    if (children.back() == 0) _exit(run(settings, rank));
+    const pid_t child = fork();
+    if (child < 0) {
+      return Status(Code::kResource, "rank " + std::to_string(rank) + " cannot be started (" +
+                                         strerror(errno) + "): give fewer --ranks");
+    }
+    if (child == 0) _exit(tell(run(settings, rank)));
+    children.push_back(child);
   }
-  int failures = run(settings, 0);
+  return {};
+}
+
+// False: one has failed, and has said why.
+bool wait_for(const std::vector<pid_t>& children) {
+  bool good = true;
   for (const pid_t child : children) {
     int status = 0;
     waitpid(child, &status, 0);
-    failures += status != 0;
+    good &= status == 0;
   }
-  for (int rank = 0; rank < settings.ranks; ++rank) {
-    for (const std::string& files : {settings.files, for_second_exchange(settings).files}) {
-      unlink((files + "." + std::to_string(rank)).c_str());
-    }
+  return good;
+}
+
+// For the files by which ranks of one host find each other.
+Result<std::string> make_folder_for_exchange() {
+  std::error_code error;
+  const std::filesystem::path place = std::filesystem::temp_directory_path(error);
+  std::string folder = (error ? std::filesystem::path("/tmp") : place) / "harp-perf-XXXXXX";
+  if (mkdtemp(folder.data()) != nullptr) return folder;
+  const std::string why = strerror(errno);
+  return Status(Code::kResource, "no folder for the files by which ranks meet can be made in " +
+                                     std::filesystem::path(folder).parent_path().string() + ": " +
+                                     why + " (TMPDIR names another place)");
+}
+
+int run_all(RankSettings settings) {
+  const auto folder = make_folder_for_exchange();
+  if (!folder.ok()) return tell(folder.status());
+  settings.files = folder.value() + "/meet";
+  std::vector<pid_t> children;
+  Status status = start_others(settings, children);
+  if (status.ok()) status = run(settings, 0);
+  // Without rank 0 they would wait for it.
+  if (!status.ok()) {
+    for (const pid_t child : children) kill(child, SIGTERM);
   }
-  rmdir(folder);
-  return failures != 0;
+  const bool good = wait_for(children);
+  std::error_code ignored;
+  std::filesystem::remove_all(folder.value(), ignored);
+  return tell(status) != 0 || !good ? 1 : 0;
 }
 
 }  // namespace
 
 int measure_ranks(const RankSettings& settings) {
-  return settings.rank < 0 ? run_all(settings) : run(settings, static_cast<int>(settings.rank));
+  return settings.rank < 0 ? run_all(settings)
+                           : tell(run(settings, static_cast<int>(settings.rank)));
 }
 
 }  // namespace taco::harp::perf

@@ -73,6 +73,14 @@ expect wrong '"x" is no process'
 refused wrong "$STAT" --watch --interval 1e-9
 expect wrong '--interval is shorter than 0.01 s'
 
+# Ranks leave no file behind after a failure either.
+mkdir ranks
+refused wrong env TMPDIR="$folder/ranks" TACO_HARP_DRIVER=pigeon "$PERF" --ranks 3
+expect wrong 'there is no such driver'
+rmdir ranks
+TMPDIR=/proc refused wrong "$PERF" --ranks 3
+expect wrong 'can be made in /proc: '
+
 # A host may lack what only its people can mend: then it says so, and writes nothing down.
 if "$SETUP" --check >setup_check 2>setup_wants; then
   "$SETUP" --conf "$folder/harp.conf" --set paths=2 --set driver=udp >setup

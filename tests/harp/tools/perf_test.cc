@@ -73,6 +73,8 @@ TEST(PerfPlan, names_what_is_wrong_and_what_to_do) {
       {{"--server", "--json"}, "--json and --tcp are the client's to say"},
       {{"--bytes", "8"}, "--bytes is for ranks that meet by files: it needs --files"},
       {{"--rank", "0", "--ranks", "3"}, "--rank needs --files"},
+      {{"--files", "meet", "--rank", "5"}, "--rank 5 is none of 2 (--ranks): give 0 to 1"},
+      {{"--files", "meet", "--rank", "3", "--ranks", "3"}, "--rank 3 is none of 3"},
       {{"--engines", "65"}, "--engines 65: must be an integer from 1 to 64"},
       {{"--files", "meet", "--engines", "2"}, "have one engine, without --engines or --cores"},
       {{"--files", "meet", "--tcp"}, "ranks that meet by files take no"},
