@@ -11,7 +11,6 @@
 #include <utility>
 
 #include "base/descriptors.h"
-#include "base/fork.h"
 #include "harp/address.h"
 
 namespace taco::harp {
@@ -145,39 +144,33 @@ void UdpReceiveRing::reset(std::size_t from, std::size_t count) {
 
 Result<std::unique_ptr<UdpSocket>> UdpSocket::open(const UdpSocketOptions& options) {
   const int family = family_of(options.local);
-  const int fd = socket(family, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  if (fd < 0) {
+  OwnFd fd(socket(family, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!fd) {
     return Status(Code::kResource, "cannot open a UDP socket: " + system_error_text(errno));
   }
-  close_on_fork(fd);
-  std::unique_ptr<UdpSocket> opened(new UdpSocket(fd));
+  std::unique_ptr<UdpSocket> opened(new UdpSocket(std::move(fd)));
   TACO_RETURN_IF_ERROR(opened->configure(options));
   return opened;
 }
 
-UdpSocket::~UdpSocket() { close(); }
-
-void UdpSocket::close() {
-  if (fd_ >= 0) close_now(std::exchange(fd_, -1));
-}
-
 Status UdpSocket::configure(const UdpSocketOptions& options) {
   const bool v6 = family_of(options.local) == AF_INET6;
-  if (v6) set_option(fd_, IPPROTO_IPV6, IPV6_V6ONLY, 1);
-  set_option(fd_, SOL_SOCKET, SO_RXQ_OVFL, 1);
+  if (v6) set_option(fd_.get(), IPPROTO_IPV6, IPV6_V6ONLY, 1);
+  set_option(fd_.get(), SOL_SOCKET, SO_RXQ_OVFL, 1);
   size_buffers(options.buffer);
-  has_gro_ = options.allow_gro && set_option(fd_, SOL_UDP, UDP_GRO, 1);
+  has_gro_ = options.allow_gro && set_option(fd_.get(), SOL_UDP, UDP_GRO, 1);
   int segment = 0;
   socklen_t length = sizeof segment;
-  has_gso_ = options.allow_gso && getsockopt(fd_, SOL_UDP, UDP_SEGMENT, &segment, &length) == 0;
+  has_gso_ = options.allow_gso &&
+             getsockopt(fd_.get(), SOL_UDP, UDP_SEGMENT, &segment, &length) == 0;
 
   const auto* address = reinterpret_cast<const sockaddr*>(options.local.bytes.data());
-  if (bind(fd_, address, options.local.size) != 0) {
+  if (bind(fd_.get(), address, options.local.size) != 0) {
     return Status(Code::kResource, "cannot bind a UDP socket to " + to_string(options.local) +
                                        ": " + strerror(errno));
   }
   length = sizeof local_.bytes;
-  getsockname(fd_, reinterpret_cast<sockaddr*>(local_.bytes.data()), &length);
+  getsockname(fd_.get(), reinterpret_cast<sockaddr*>(local_.bytes.data()), &length);
   local_.size = length;
   network_ = options.network;
   may_fragment(true);
@@ -189,29 +182,29 @@ Status UdpSocket::configure(const UdpSocketOptions& options) {
 // it.
 void UdpSocket::hear_errors(bool hear) {
   const bool v6 = family_of(local_) == AF_INET6;
-  set_option(fd_, v6 ? int{IPPROTO_IPV6} : int{IPPROTO_IP}, v6 ? IPV6_RECVERR : IP_RECVERR,
+  set_option(fd_.get(), v6 ? int{IPPROTO_IPV6} : int{IPPROTO_IP}, v6 ? IPV6_RECVERR : IP_RECVERR,
              hear ? 1 : 0);
   deaf_until_ = hear ? kNever : monotonic_now() + kErrorsRest;
 }
 
 bool UdpSocket::may_fragment(bool may) {
   if (family_of(local_) == AF_INET6) {
-    return set_option(fd_, IPPROTO_IPV6, IPV6_MTU_DISCOVER,
+    return set_option(fd_.get(), IPPROTO_IPV6, IPV6_MTU_DISCOVER,
                       may ? kFragmentedV6 : IPV6_PMTUDISC_PROBE);
   }
-  return set_option(fd_, IPPROTO_IP, IP_MTU_DISCOVER, may ? kFragmented : IP_PMTUDISC_PROBE);
+  return set_option(fd_.get(), IPPROTO_IP, IP_MTU_DISCOVER, may ? kFragmented : IP_PMTUDISC_PROBE);
 }
 
 void UdpSocket::size_buffers(std::size_t wanted) {
   const int bytes =
       static_cast<int>(std::min(wanted != 0 ? wanted : kMaxReceiveBuffer, std::size_t{1} << 30));
-  if (!set_option(fd_, SOL_SOCKET, SO_RCVBUFFORCE, bytes)) {
-    set_option(fd_, SOL_SOCKET, SO_RCVBUF, bytes);
+  if (!set_option(fd_.get(), SOL_SOCKET, SO_RCVBUFFORCE, bytes)) {
+    set_option(fd_.get(), SOL_SOCKET, SO_RCVBUF, bytes);
   }
-  set_option(fd_, SOL_SOCKET, SO_SNDBUF, static_cast<int>(kSendBuffer));
+  set_option(fd_.get(), SOL_SOCKET, SO_SNDBUF, static_cast<int>(kSendBuffer));
   int real = 0;
   socklen_t length = sizeof real;
-  getsockopt(fd_, SOL_SOCKET, SO_RCVBUF, &real, &length);
+  getsockopt(fd_.get(), SOL_SOCKET, SO_RCVBUF, &real, &length);
   receive_buffer_ = static_cast<std::size_t>(real);
 }
 
@@ -221,7 +214,7 @@ void UdpSocket::size_buffers(std::size_t wanted) {
 std::size_t UdpSocket::offer(std::span<mmsghdr> headers, std::vector<Refusal>& refusals,
                              int* error) {
   for (int tries = 0;; ++tries) {
-    const int sent = send_all(fd_, headers);
+    const int sent = send_all(fd_.get(), headers);
     *error = sent < 0 ? errno : 0;
     if (sent >= 0) return static_cast<std::size_t>(sent);
     if (is_lack_of_room(*error)) return 0;
@@ -265,7 +258,7 @@ std::size_t UdpSocket::send_burst(std::span<const TxPacket> packets, std::vector
 }
 
 std::size_t UdpSocket::send(std::span<const TxPacket> packets, std::vector<Refusal>& refusals) {
-  if (fd_ < 0) return packets.size();
+  if (!fd_) return packets.size();
   std::size_t done = 0;
   is_full_ = false;
   while (done < packets.size() && !is_full_) {
@@ -315,7 +308,7 @@ bool UdpSocket::may_be_a_run(const TxPacket& packet) {
 // Writable is a socket half of whose buffer is free, which is more than a run's fragments take. So
 // no run ends in the middle for want of room, its rest lost.
 bool UdpSocket::has_room_for_pieces() const {
-  pollfd room{fd_, POLLOUT, 0};
+  pollfd room{fd_.get(), POLLOUT, 0};
   return poll(&room, 1, 0) == 1;
 }
 
@@ -365,9 +358,9 @@ bool UdpSocket::send_in_pieces(const TxPacket& packet, std::vector<Refusal>& ref
 
 std::size_t UdpSocket::receive(UdpReceiveRing& ring, std::size_t first, std::size_t most,
                                std::vector<Refusal>& refusals) {
-  if (deaf_until_ != kNever && fd_ >= 0 && monotonic_now() >= deaf_until_) hear_errors(true);
-  for (int retries = 0; fd_ >= 0 && retries < kRetries; ++retries) {
-    const int got = receive_some(fd_, std::span(ring.headers).subspan(first, most));
+  if (deaf_until_ != kNever && fd_ && monotonic_now() >= deaf_until_) hear_errors(true);
+  for (int retries = 0; fd_ && retries < kRetries; ++retries) {
+    const int got = receive_some(fd_.get(), std::span(ring.headers).subspan(first, most));
     if (got >= 0) return static_cast<std::size_t>(got);
     if (errno == EAGAIN) return 0;
     if (errno != EINTR) drain_errors(refusals);
@@ -420,7 +413,7 @@ std::size_t UdpSocket::take_errors(std::vector<Refusal>& refusals) {
     header.msg_iovlen = 1;
     header.msg_control = control.data();
     header.msg_controllen = control.size();
-    const ssize_t got = recvmsg(fd_, &header, MSG_ERRQUEUE | MSG_DONTWAIT);
+    const ssize_t got = recvmsg(fd_.get(), &header, MSG_ERRQUEUE | MSG_DONTWAIT);
     if (got < 0) return from_others;
     refusal.destination.size = header.msg_namelen;
     for (cmsghdr* c = CMSG_FIRSTHDR(&header); c != nullptr; c = CMSG_NXTHDR(&header, c)) {

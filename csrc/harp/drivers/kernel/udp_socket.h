@@ -12,9 +12,11 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
+#include "base/own_fd.h"
 #include "base/status.h"
 #include "harp/address.h"
 #include "harp/nic.h"
@@ -54,11 +56,10 @@ struct UdpSocketOptions {
 class UdpSocket {
  public:
   static Result<std::unique_ptr<UdpSocket>> open(const UdpSocketOptions& options);
-  ~UdpSocket();
   UdpSocket(const UdpSocket&) = delete;
   UdpSocket& operator=(const UdpSocket&) = delete;
 
-  int fd() const { return fd_; }
+  int fd() const { return fd_.get(); }
   const Endpoint& local() const { return local_; }
   bool has_gso() const { return has_gso_; }
   bool has_gro() const { return has_gro_; }
@@ -73,7 +74,7 @@ class UdpSocket {
   std::size_t segment_bytes_of(const UdpReceiveRing& ring, std::size_t index);
 
   // Gives the port back: packets to it are refused from now on. Sends and receives do nothing.
-  void close();
+  void close() { fd_.reset(); }
 
   bool is_full() const { return is_full_; }
   std::uint64_t overflows() const { return overflows_.load(std::memory_order_relaxed); }
@@ -91,7 +92,7 @@ class UdpSocket {
         bytes;
   };
 
-  explicit UdpSocket(int fd) : fd_(fd) {}
+  explicit UdpSocket(OwnFd fd) : fd_(std::move(fd)) {}
   Status configure(const UdpSocketOptions& options);
   void size_buffers(std::size_t wanted);
   // How many from the front the kernel took. None: `error` says what it has against the first.
@@ -113,7 +114,7 @@ class UdpSocket {
   // Whether the kernel is to keep errors for this socket.
   void hear_errors(bool hear);
 
-  int fd_;  // -1: closed
+  OwnFd fd_;  // empty: closed
   Endpoint local_;
   OwnNetwork network_;
   bool has_gso_ = false, has_gro_ = false;
