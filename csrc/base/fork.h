@@ -7,6 +7,8 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <new>
 
 namespace taco {
 
@@ -30,5 +32,16 @@ class NoForkMeanwhile {
 // Grows by one in every forked child of a process that has asked for it: an object that remembers
 // the value it was born with knows whether it has become a copy in a child.
 std::uint32_t fork_generation();
+
+// Ends an object that remembers it as its `generation`, but no copy in a forked child: threads that
+// are not there had it half changed, or wait in it for good. Such a copy is left as it is. For the
+// destroying operator delete of a class.
+template <class Object>
+void end_unless_copied(Object* object) {
+  static_assert(alignof(Object) <= __STDCPP_DEFAULT_NEW_ALIGNMENT__);
+  if (object->generation != fork_generation()) return;
+  std::destroy_at(object);
+  ::operator delete(object);
+}
 
 }  // namespace taco

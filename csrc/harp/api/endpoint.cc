@@ -125,6 +125,7 @@ Result<Peer> Endpoint::State::connect(std::string_view address) {
 }
 
 void Endpoint::State::disconnect(Peer peer) {
+  if (!stack->usable().ok()) return;  // nor is the mutex, in a forked child
   {
     std::lock_guard lock(mutex);
     const auto known = std::ranges::find(peers, peer.id, &Peer::id);

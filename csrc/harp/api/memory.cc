@@ -1,11 +1,15 @@
 #include <errno.h>
 #include <sys/mman.h>
 
+#include <cstdint>
 #include <cstring>
+#include <memory>
+#include <new>
 #include <string>
 #include <utility>
 
 #include "base/arena.h"
+#include "base/fork.h"
 #include "harp/api/registered_memory.h"
 #include "harp/harp.h"
 
@@ -50,7 +54,16 @@ std::byte* Memory::data() const { return state_->arena.data(); }
 std::size_t Memory::size() const { return state_->arena.size(); }
 
 struct Registration::State {
-  RegisteredMemory::Kept range;
+  explicit State(RegisteredMemory::Kept registered) : range(std::move(registered)) {}
+  ~State() {
+    if (range != nullptr) registered_memory().forget(range);
+  }
+  static void operator delete(State* state, std::destroying_delete_t) {
+    taco::end_unless_copied(state);
+  }
+
+  const std::uint32_t generation = taco::fork_generation();
+  RegisteredMemory::Kept range;  // null: it has ended
 };
 
 Registration::Registration(std::unique_ptr<State> state) : state_(std::move(state)) {}
@@ -59,20 +72,17 @@ Registration& Registration::operator=(Registration&& other) noexcept {
   std::swap(state_, other.state_);
   return *this;
 }
-Registration::~Registration() {
-  if (state_ != nullptr && state_->range != nullptr) registered_memory().forget(state_->range);
-}
+Registration::~Registration() = default;
 
 Result<Registration> Registration::of(void* data, std::size_t bytes) {
   auto range = registered_memory().add(data, bytes);
   if (!range.ok()) return range.status();
-  auto state = std::make_unique<State>();
-  state->range = std::move(range).value();
-  return Registration(std::move(state));
+  return Registration(std::make_unique<State>(std::move(range).value()));
 }
 
 Status Registration::end() {
   if (state_ == nullptr || state_->range == nullptr) return {};
+  if (state_->generation != taco::fork_generation()) return {};  // the child's table has it not
   return registered_memory().remove(state_->range);
 }
 

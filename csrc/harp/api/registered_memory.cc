@@ -8,6 +8,7 @@
 #include <string>
 
 #include "base/names.h"
+#include "base/per_process.h"
 
 namespace harp {
 namespace {
@@ -30,6 +31,9 @@ bool is_mapped(std::uintptr_t begin, std::uintptr_t end) {
   return madvise(reinterpret_cast<void*>(first), end - first, kPopulateRead) == 0 ||
          errno == EINVAL;
 }
+
+// Never destroyed: a Registration may end during static destruction.
+constinit taco::PerProcess<RegisteredMemory> table_of_memory;
 
 }  // namespace
 
@@ -90,10 +94,6 @@ RegisteredMemory::Kept RegisteredMemory::covering(const void* data, std::size_t 
   return is_inside ? found->second : nullptr;
 }
 
-// Never destroyed: a Registration may end during static destruction.
-RegisteredMemory& registered_memory() {
-  static auto* const memory = new RegisteredMemory;
-  return *memory;
-}
+RegisteredMemory& registered_memory() { return table_of_memory(); }
 
 }  // namespace harp

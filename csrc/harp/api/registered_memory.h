@@ -39,7 +39,7 @@ class RegisteredMemory {
   std::atomic<std::size_t> count_{0};      // of them
 };
 
-// The process has one table.
+// The process has one table, a forked child one of its own, empty at first.
 RegisteredMemory& registered_memory();
 
 }  // namespace harp

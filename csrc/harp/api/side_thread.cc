@@ -30,13 +30,8 @@ int milliseconds_until(taco::Time deadline) {
 
 }  // namespace
 
-// A copy in a forked child owns no thread: the handle's memory is left as it is.
 void SideThread::end() {
   if (!thread_.joinable()) return;
-  if (generation_ != taco::fork_generation()) {
-    new std::thread(std::move(thread_));
-    return;
-  }
   const std::uint64_t one = 1;
   (void)!write(end_.get(), &one, sizeof one);
   thread_.join();

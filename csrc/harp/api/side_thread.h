@@ -1,6 +1,7 @@
 // A thread that waits for descriptors beside the program's calls, and ends when its owner says so.
 //
-// The thread itself calls await() and read_all(), write_all(); its owner everything else.
+// The thread itself calls await() and read_all(), write_all(); its owner everything else. A copy in
+// a forked child has no thread, and is not ended.
 #pragma once
 
 #include <poll.h>
@@ -26,7 +27,7 @@ class SideThread {
 
   // `body` returns soon after a call of its has said that it is to end.
   taco::Status start(const char* name, std::function<void()> body);
-  // Has the thread end, and waits for it; once. In a forked child there is none.
+  // Has the thread end, and waits for it; once.
   void end();
 
   // True: something happened at a descriptor, or `deadline` has come. False: the thread is to end.
@@ -38,7 +39,6 @@ class SideThread {
   bool write_all(int fd, const void* data, std::size_t bytes, taco::Time deadline);
 
  private:
-  const std::uint32_t generation_ = taco::fork_generation();
   taco::OwnFd end_;  // readable: the thread is to end
   std::thread thread_;
 };

@@ -3,10 +3,12 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -396,6 +398,24 @@ TEST(Registration, refuses_what_is_no_memory_or_is_registered_already) {
   EXPECT_TRUE(middle.value().end().ok());
   EXPECT_TRUE(middle.value().end().ok()) << "idempotent";
   EXPECT_TRUE(Registration::of(memory.data(), 100'000).ok());
+}
+
+// The child's transfers keep what the child has registered, and its parent's end changes nothing.
+TEST(Registration, of_a_parent_is_none_in_a_forked_child) {
+  std::vector<char> memory(100'000);
+  std::optional<harp::Registration> parents(
+      harp::Registration::of(memory.data(), memory.size()).value());
+  const pid_t child = fork();
+  if (child == 0) {
+    const auto own = harp::Registration::of(memory.data(), memory.size());
+    if (!own.ok() || !parents->end().ok()) _exit(1);
+    parents.reset();
+    _exit(harp::Registration::of(memory.data(), 1).ok() ? 2 : 0);
+  }
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+  EXPECT_TRUE(parents->end().ok());
 }
 
 TEST(Registration, names_memory_that_is_not_there) {

@@ -1,12 +1,19 @@
 // Processes of which one alone is told of the other: listeners, their tickets and dialers.
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
+#include <signal.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
+#include <memory>
+#include <optional>
 #include <set>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -128,6 +135,20 @@ std::uint16_t port_in(const std::string& ticket) {
   return ntohs(port);
 }
 
+std::string with_checksum(std::string ticket) {
+  const std::uint32_t checksum = taco::kernels::crc32c(0, ticket.data(), ticket.size() - 4);
+  std::memcpy(ticket.data() + ticket.size() - 4, &checksum, sizeof checksum);
+  return ticket;
+}
+
+// The ticket, but for a single place: by another port of this host.
+std::string by_port(std::string ticket, std::uint16_t port) {
+  const std::uint16_t places[] = {htons(port), 0};
+  std::memcpy(ticket.data() + 40, &places[0], sizeof places[0]);
+  std::memcpy(ticket.data() + 58, &places[1], sizeof places[1]);
+  return with_checksum(std::move(ticket));
+}
+
 taco::OwnFd stranger_at(std::uint16_t port) {
   taco::OwnFd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in at{};
@@ -137,6 +158,30 @@ taco::OwnFd stranger_at(std::uint16_t port) {
   EXPECT_EQ(connect(fd.get(), reinterpret_cast<sockaddr*>(&at), sizeof at), 0) << strerror(errno);
   return fd;
 }
+
+// A TCP port that is no listener's: who comes there waits until it is accepted.
+class Port {
+ public:
+  Port() {
+    sockaddr_in at{};
+    at.sin_family = AF_INET;
+    at.sin_addr.s_addr = htonl(INADDR_ANY);
+    socklen_t bytes = sizeof at;
+    auto* const address = reinterpret_cast<sockaddr*>(&at);
+    EXPECT_EQ(bind(socket_.get(), address, bytes), 0) << strerror(errno);
+    EXPECT_EQ(listen(socket_.get(), 8), 0);
+    EXPECT_EQ(getsockname(socket_.get(), address, &bytes), 0);
+    number_ = ntohs(at.sin_port);
+  }
+  std::uint16_t number() const { return number_; }
+  taco::OwnFd accept() {
+    return taco::OwnFd(accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+  }
+
+ private:
+  taco::OwnFd socket_{socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
+  std::uint16_t number_ = 0;
+};
 
 TEST(Listener, is_not_kept_from_its_guests_by_strangers) {
   const auto statuses = run_processes({1, 60 * kSecond, {}}, [](Fellowship&) {
@@ -163,9 +208,7 @@ TEST(Listener, tells_a_dialer_that_its_ticket_is_not_its_own) {
     Listener listener = require(endpoint.listen());
     std::string ticket = listener.ticket();
     ticket[10] = static_cast<char>(ticket[10] + 1);
-    const std::uint32_t checksum = taco::kernels::crc32c(0, ticket.data(), ticket.size() - 4);
-    std::memcpy(ticket.data() + ticket.size() - 4, &checksum, sizeof checksum);
-    auto dialer = require(endpoint.dial(ticket));
+    auto dialer = require(endpoint.dial(with_checksum(ticket)));
     const auto refused = dialer.wait(30 * kSecond).status();
     EXPECT_EQ(refused.code(), Code::kRendezvous);
     EXPECT_NE(refused.message().find("has not given this ticket away"), std::string::npos)
@@ -201,19 +244,70 @@ TEST(Dialer, says_what_is_wrong_with_a_ticket) {
 TEST(Dialer, gives_up_where_nobody_answers_and_when_it_is_no_more_wanted) {
   const auto statuses = run_processes({1, 60 * kSecond, {}}, [](Fellowship&) {
     Endpoint endpoint = open_by("shm");
-    std::string ticket = require(endpoint.listen()).ticket();
-    const taco::OwnFd silent(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    sockaddr_in at{};
-    at.sin_family = AF_INET;
-    at.sin_port = htons(port_in(ticket));
-    ASSERT_EQ(bind(silent.get(), reinterpret_cast<sockaddr*>(&at), sizeof at), 0);
-    ASSERT_EQ(listen(silent.get(), 8), 0);
+    const Port silent;
+    const std::string ticket = by_port(require(endpoint.listen()).ticket(), silent.number());
     const taco::Time before = taco::monotonic_now();
     {
       auto dialer = require(endpoint.dial(ticket));
       EXPECT_EQ(dialer.wait(20 * kMillisecond).status().code(), Code::kTimeout);
     }
     EXPECT_LT(taco::monotonic_now() - before, 4 * kSecond) << "its end waits for nobody";
+  });
+  EXPECT_EQ(statuses, std::vector<int>{0});
+}
+
+// How many of so many files that this process opens now are closed by `body`.
+template <class Body>
+int closed_by(const Body& body) {
+  std::vector<int> files(80);
+  for (int& each : files) each = open("/dev/null", O_WRONLY | O_CLOEXEC);
+  body();
+  return static_cast<int>(
+      std::ranges::count_if(files, [](int each) { return fcntl(each, F_GETFD) < 0; }));
+}
+
+// The wait status of a child, which is killed if it takes too long.
+int status_of(pid_t child) {
+  const taco::Time limit = taco::monotonic_now() + 20 * kSecond;
+  int status = 0;
+  while (waitpid(child, &status, WNOHANG) != child) {
+    if (taco::monotonic_now() > limit) kill(child, SIGKILL);
+    usleep(1000);
+  }
+  return status;
+}
+
+// Threads of the parent's wait for both, in its memory as the child has it.
+TEST(ForkedChildren, end_what_their_parent_has_opened_and_touch_nothing) {
+  const auto statuses = run_processes({1, 60 * kSecond, {}}, [](Fellowship&) {
+    std::optional<Endpoint> endpoint(open_by("shm"));
+    std::optional<Listener> listener(require(endpoint->listen()));
+    std::optional<Port> silent(std::in_place);
+    const std::string ticket = listener->ticket();
+    std::optional<harp::Dialer> dialer(
+        require(endpoint->dial(by_port(ticket, silent->number()))));
+    std::thread accepts([&] { EXPECT_TRUE(listener->accept(30 * kSecond).ok()); });
+    std::thread waits([&] {
+      EXPECT_EQ(dialer->wait(40 * kSecond).status().code(), Code::kRendezvous);
+    });
+    usleep(100'000);
+    const pid_t child = fork();
+    if (child == 0) {
+      _exit(closed_by([&] {
+        silent.reset();
+        dialer.reset();
+        listener.reset();
+        endpoint.reset();
+      }));
+    }
+    const int status = status_of(child);
+    EXPECT_FALSE(WIFSIGNALED(status)) << "it hangs";
+    EXPECT_EQ(WEXITSTATUS(status), 0) << "so many of the child's own files were closed";
+    silent.reset();
+    auto other = require(endpoint->dial(ticket));
+    EXPECT_TRUE(other.wait(30 * kSecond).ok()) << "the parent's go on";
+    accepts.join();
+    waits.join();
   });
   EXPECT_EQ(statuses, std::vector<int>{0});
 }
