@@ -14,6 +14,7 @@
 #include "base/descriptors.h"
 #include "base/far_future.h"
 #include "base/fork.h"
+#include "base/random.h"
 #include "harp/address.h"
 #include "harp/api/endpoint_state.h"
 #include "harp/api/handshake.h"
@@ -52,6 +53,7 @@ struct Dialer::State {
   const std::uint32_t generation = taco::fork_generation();
   Endpoint::State& owner;
   const Ticket ticket;
+  const CallNumber number = taco::random_value<CallNumber>();
 
  private:
   // Nothing: the listener has hung up, as it does when too many come at once.
@@ -59,9 +61,9 @@ struct Dialer::State {
 
   Result<Connection> dial();
   Attempt dial_at(const taco::harp::Endpoint& place, Time deadline);
-  Result<Connection> connect_by_answer(std::string_view sealed, const Challenge& challenge);
+  Result<Connection> connect_by_answer(std::string_view sealed, const Challenges& drawn);
   Result<taco::OwnFd> connect_to(const taco::harp::Endpoint& place, Time deadline);
-  std::optional<std::string> exchange(int fd, const Challenge& challenge, Time deadline);
+  std::optional<std::string> exchange(int fd, const Challenges& drawn, Time deadline);
   void set(Result<Connection> result);
 
   std::mutex mutex_;
@@ -135,20 +137,22 @@ Dialer::State::Attempt Dialer::State::dial_at(const taco::harp::Endpoint& place,
   auto connected = connect_to(place, deadline);
   if (!connected.ok()) return connected.status();
   const int fd = connected->get();
-  Challenge challenge;
-  if (!thread_.read_all(fd, challenge.data(), challenge.size(), deadline)) {
+  Challenges drawn{.dialers = taco::random_value<Challenge>()};
+  if (!thread_.read_all(fd, drawn.listeners.data(), drawn.listeners.size(), deadline)) {
     return std::nullopt;
   }
-  const auto answer = exchange(fd, challenge, deadline);
+  const auto answer = exchange(fd, drawn, deadline);
   if (!answer) return std::nullopt;
-  return connect_by_answer(*answer, challenge);
+  return connect_by_answer(*answer, drawn);
 }
 
-// The listener's answer to this process's address, sealed; nothing: it has hung up.
-std::optional<std::string> Dialer::State::exchange(int fd, const Challenge& challenge,
+// The listener's answer to this process's call, sealed; nothing: it has hung up.
+std::optional<std::string> Dialer::State::exchange(int fd, const Challenges& drawn,
                                                    Time deadline) {
+  const std::string call = encode(Call{number, owner.stack->address()});
   const std::string note =
-      framed(seal_note(ticket.secret, challenge, Writer::kDialer, owner.stack->address()));
+      std::string(reinterpret_cast<const char*>(drawn.dialers.data()), drawn.dialers.size()) +
+      framed(seal_note(ticket.secret, drawn, Writer::kDialer, call));
   NoteLength length = 0;
   if (!thread_.write_all(fd, note.data(), note.size(), deadline) ||
       !thread_.read_all(fd, &length, sizeof length, deadline)) {
@@ -160,8 +164,8 @@ std::optional<std::string> Dialer::State::exchange(int fd, const Challenge& chal
 }
 
 Result<Connection> Dialer::State::connect_by_answer(std::string_view sealed,
-                                                    const Challenge& challenge) {
-  const auto note = open_note(ticket.secret, challenge, Writer::kListener, sealed);
+                                                    const Challenges& drawn) {
+  const auto note = open_note(ticket.secret, drawn, Writer::kListener, sealed);
   if (!note) return Status(Code::kRendezvous, "who answers there has not given this ticket away");
   auto answer = decode_answer(*note);
   if (!answer.ok()) return answer.status();

@@ -14,6 +14,19 @@ std::string framed(const std::string& sealed) {
   return std::string(reinterpret_cast<const char*>(&length), sizeof length) + sealed;
 }
 
+std::string encode(const Call& call) {
+  return std::string(reinterpret_cast<const char*>(&call.number), sizeof call.number) +
+         call.address;
+}
+
+std::optional<Call> decode_call(std::string_view note) {
+  Call call;
+  if (note.size() < sizeof call.number) return std::nullopt;
+  std::memcpy(&call.number, note.data(), sizeof call.number);
+  call.address = note.substr(sizeof call.number);
+  return call;
+}
+
 std::string encode(const Answer& answer) {
   std::string note(kHead, '\0');
   note[0] = answer.accepted ? 1 : 0;

@@ -34,6 +34,11 @@ using taco::Time;
 constexpr Duration kGuestsTime = 5 * taco::kSecond;
 constexpr std::size_t kMaxGuests = 64;
 constexpr int kBacklog = 1024;
+// Calls that are known again: many more than are made in the half minute that a dialer calls for.
+constexpr std::size_t kMaxKnownCalls = 4096;
+
+// What a guest says: its challenge, how long its note is, and that.
+constexpr std::size_t kGuestsHead = sizeof(Challenge) + sizeof(NoteLength);
 
 Status socket_failure(const char* what) {
   return Status(Code::kResource, std::string(what) + " failed: " + taco::system_error_text(errno));
@@ -107,7 +112,7 @@ struct Listener::State {
   // A process that has come, until it is answered.
   struct Guest {
     taco::OwnFd socket;
-    Challenge challenge{};
+    Challenge challenge{};  // of it
     Time leaves_at = 0;
     std::vector<char> said = {};
 
@@ -116,15 +121,30 @@ struct Listener::State {
     // The length of all that it has to say; the most that is allowed until that is known.
     std::size_t whole() const;
     bool has_said_all() const { return said.size() == whole(); }
+    std::string_view sealed() const {
+      return std::string_view(said.data(), said.size()).substr(kGuestsHead);
+    }
+    Challenges drawn() const;
+    bool has_left() const;
+  };
+
+  // A call that was answered by a connection, which is queued once.
+  struct Known {
+    CallNumber number;
+    Connection connection;
   };
 
   void serve();
   void let_in();
   void hear(Guest& guest);
-  Answer answer_to(std::string_view address, Peer* peer);
+  bool tell(Guest& guest, const std::string& sealed);
+  const Known* known(const CallNumber& number) const;
+  Answer answer_to(const Call& call, Connection* connection);
+  void queue(const CallNumber& number, const Connection& connection);
 
   taco::OwnFd door_;
   std::vector<Guest> guests_;  // the thread's own
+  std::deque<Known> known_;    // the same; the oldest first
   std::mutex mutex_;
   taco::Condition come_;
   std::deque<Connection> connections_;  // guarded by mutex_
@@ -132,18 +152,31 @@ struct Listener::State {
 };
 
 std::size_t Listener::State::Guest::whole() const {
-  if (said.size() < sizeof(NoteLength)) return sizeof(NoteLength) + kMaxNoteBytes;
+  if (said.size() < kGuestsHead) return kGuestsHead + kMaxNoteBytes;
   NoteLength length;
-  std::memcpy(&length, said.data(), sizeof length);
-  return sizeof length + length;
+  std::memcpy(&length, said.data() + sizeof(Challenge), sizeof length);
+  return kGuestsHead + length;
+}
+
+Challenges Listener::State::Guest::drawn() const {
+  Challenges drawn{.listeners = challenge};
+  std::memcpy(drawn.dialers.data(), said.data(), drawn.dialers.size());
+  return drawn;
+}
+
+// One that has given up waiting calls again, or never.
+bool Listener::State::Guest::has_left() const {
+  char more;
+  return taco::monotonic_now() >= leaves_at ||
+         recv(socket.get(), &more, sizeof more, MSG_PEEK | MSG_DONTWAIT) == 0;
 }
 
 bool Listener::State::Guest::listen() {
-  std::array<char, sizeof(NoteLength) + kMaxNoteBytes> heard;
+  std::array<char, kGuestsHead + kMaxNoteBytes> heard;
   const ssize_t bytes = recv(socket.get(), heard.data(), heard.size(), MSG_DONTWAIT);
   if (bytes <= 0) return bytes == 0 || (errno != EAGAIN && errno != EINTR);
   said.insert(said.end(), heard.data(), heard.data() + bytes);
-  return said.size() >= whole() || whole() > sizeof(NoteLength) + kMaxNoteBytes;
+  return said.size() >= whole() || whole() > kGuestsHead + kMaxNoteBytes;
 }
 
 // Connections that nobody has taken are none.
@@ -184,13 +217,14 @@ void Listener::State::serve() {
       deadline = std::min(deadline, guest.leaves_at);
     }
     if (!thread_.await(all, deadline)) return;
-    for (std::size_t i = guests_.size(); i-- > 0;) {
-      const bool ends = all[i + 1].revents != 0 && guests_[i].listen();
-      if (ends && guests_[i].has_said_all()) hear(guests_[i]);
-      if (ends || taco::monotonic_now() >= guests_[i].leaves_at) {
-        guests_.erase(guests_.begin() + static_cast<std::ptrdiff_t>(i));
-      }
+    std::vector<Guest> staying;
+    for (std::size_t i = 0; i < guests_.size(); ++i) {  // the first that came is heard first
+      Guest& guest = guests_[i];
+      const bool ends = all[i + 1].revents != 0 && guest.listen();
+      if (ends && guest.has_said_all()) hear(guest);
+      if (!ends && taco::monotonic_now() < guest.leaves_at) staying.push_back(std::move(guest));
     }
+    guests_ = std::move(staying);
     if (all.front().revents != 0) let_in();
   }
 }
@@ -214,36 +248,55 @@ void Listener::State::let_in() {
   guests_.push_back(std::move(guest));
 }
 
-void Listener::State::hear(Guest& guest) {
-  const std::string_view sealed(guest.said.data() + sizeof(NoteLength),
-                                guest.said.size() - sizeof(NoteLength));
-  const auto address = open_note(ticket.secret, guest.challenge, Writer::kDialer, sealed);
-  if (!address) {
-    TACO_LOG_WARNING("harp", "somebody came to a listener of this process without its ticket");
-    const std::string nothing = framed("");
-    thread_.write_all(guest.socket.get(), nothing.data(), nothing.size(), guest.leaves_at);
-    return;
-  }
-  Peer peer;
-  const Answer answer = answer_to(*address, &peer);
-  const std::string note =
-      framed(seal_note(ticket.secret, guest.challenge, Writer::kListener, encode(answer)));
-  const bool told =
-      thread_.write_all(guest.socket.get(), note.data(), note.size(), guest.leaves_at);
-  if (!answer.accepted) return;
-  if (!told) return owner.disconnect(peer);
-  {
-    std::lock_guard lock(mutex_);
-    connections_.push_back({peer, answer.channel});
-  }
-  come_.notify_one();
+bool Listener::State::tell(Guest& guest, const std::string& sealed) {
+  const std::string note = framed(sealed);
+  return thread_.write_all(guest.socket.get(), note.data(), note.size(), guest.leaves_at);
 }
 
-Answer Listener::State::answer_to(std::string_view address, Peer* peer) {
-  const auto connected = owner.connect(address);
-  if (!connected.ok()) return {.text = connected.status().message()};
-  *peer = connected.value();
-  return {.accepted = true, .channel = owner.give_channel(*peer), .text = owner.stack->address()};
+void Listener::State::hear(Guest& guest) {
+  if (guest.has_left()) return;
+  const auto note = open_note(ticket.secret, guest.drawn(), Writer::kDialer, guest.sealed());
+  const auto call = note ? decode_call(*note) : std::nullopt;
+  if (!call) {
+    TACO_LOG_WARNING("harp", "somebody came to a listener of this process without its ticket");
+    tell(guest, "");
+    return;
+  }
+  const bool is_new = known(call->number) == nullptr;
+  Connection connection;
+  const Answer answer = answer_to(*call, &connection);
+  const bool told =
+      tell(guest, seal_note(ticket.secret, guest.drawn(), Writer::kListener, encode(answer)));
+  if (!answer.accepted || !is_new) return;
+  if (told) return queue(call->number, connection);
+  owner.disconnect(connection.peer);
+}
+
+const Listener::State::Known* Listener::State::known(const CallNumber& number) const {
+  const auto found = std::ranges::find(known_, number, &Known::number);
+  return found == known_.end() ? nullptr : &*found;
+}
+
+// The same to a call that is made again.
+Answer Listener::State::answer_to(const Call& call, Connection* connection) {
+  if (const Known* const before = known(call.number)) {
+    *connection = before->connection;
+  } else {
+    const auto peer = owner.connect(call.address);
+    if (!peer.ok()) return {.text = peer.status().message()};
+    *connection = {peer.value(), owner.give_channel(peer.value())};
+  }
+  return {.accepted = true, .channel = connection->channel, .text = owner.stack->address()};
+}
+
+void Listener::State::queue(const CallNumber& number, const Connection& connection) {
+  if (known_.size() >= kMaxKnownCalls) known_.pop_front();
+  known_.push_back({number, connection});
+  {
+    std::lock_guard lock(mutex_);
+    connections_.push_back(connection);
+  }
+  come_.notify_one();
 }
 
 Listener::Listener(std::unique_ptr<State> state) : state_(std::move(state)) {}

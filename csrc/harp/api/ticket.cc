@@ -19,7 +19,7 @@ using taco::harp::wire::Header;
 using taco::harp::wire::kTagBytes;
 
 constexpr std::uint32_t kMagic = 0x6b745068;  // "hPtk"
-constexpr std::uint16_t kVersion = 1;
+constexpr std::uint16_t kVersion = 2;
 
 struct Place {
   std::array<std::byte, 16> address;  // all zero: none
@@ -39,12 +39,12 @@ std::uint32_t checksum_of(const Record& record) {
   return taco::kernels::crc32c(0, &record, offsetof(Record, checksum));
 }
 
-Digest note_key(const Secret& secret, const Challenge& challenge, Writer writer) {
+Digest note_key(const Secret& secret, const Challenges& drawn, Writer writer) {
   static constexpr char kDialed[] = "taco harp dialer's note", kListened[] = "taco harp its answer";
   const std::span<const char> purpose =
       writer == Writer::kDialer ? std::span<const char>(kDialed) : std::span<const char>(kListened);
-  return taco::harp::hkdf_expand(taco::harp::hkdf_extract(challenge, secret),
-                                 std::as_bytes(purpose));
+  const auto salt = std::as_bytes(std::span(&drawn, 1));
+  return taco::harp::hkdf_expand(taco::harp::hkdf_extract(salt, secret), std::as_bytes(purpose));
 }
 
 }  // namespace
@@ -87,23 +87,23 @@ Result<Ticket> decode_ticket(std::string_view bytes) {
   return ticket;
 }
 
-std::string seal_note(const Secret& secret, const Challenge& challenge, Writer writer,
+std::string seal_note(const Secret& secret, const Challenges& drawn, Writer writer,
                       std::string_view note) {
   std::string sealed(note.size() + kTagBytes, '\0');
-  PacketKey(note_key(secret, challenge, writer), PacketKey::Use::kSeal)
+  PacketKey(note_key(secret, drawn, writer), PacketKey::Use::kSeal)
       .seal(Header{}, {}, std::as_bytes(std::span(note)), {},
             reinterpret_cast<std::byte*>(sealed.data()));
   return sealed;
 }
 
-std::optional<std::string> open_note(const Secret& secret, const Challenge& challenge,
-                                     Writer writer, std::string_view sealed) {
+std::optional<std::string> open_note(const Secret& secret, const Challenges& drawn, Writer writer,
+                                     std::string_view sealed) {
   if (sealed.size() < kTagBytes) return std::nullopt;
   std::vector<std::byte> packet(sizeof(Header) + sealed.size());
   const Header header{};
   std::memcpy(packet.data(), &header, sizeof header);
   std::memcpy(packet.data() + sizeof header, sealed.data(), sealed.size());
-  PacketKey key(note_key(secret, challenge, writer), PacketKey::Use::kOpen);
+  PacketKey key(note_key(secret, drawn, writer), PacketKey::Use::kOpen);
   if (!key.open(packet, {})) return std::nullopt;
   return std::string(reinterpret_cast<const char*>(packet.data()) + sizeof header,
                      sealed.size() - kTagBytes);

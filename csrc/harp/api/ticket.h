@@ -1,9 +1,10 @@
 // The bytes by which a process that knows nothing else of another reaches it: where that listens,
 // and a secret, by which the two tell each other their addresses.
 //
-// A note, which holds one address, is sealed under a key of its own: it comes from the ticket's
-// secret, what the listener has drawn for this guest, and who writes it. So a note that was
-// overheard is of no use to anybody, nor is it a second time.
+// A note is sealed under a key of its own: it comes from the ticket's secret, what the listener and
+// the dialer have drawn for this exchange, and who writes it. So a note that was overheard is of no
+// use to anybody, nor is it a second time; and neither side, nor who plays one, can have the other
+// use a key again.
 //
 // Pure functions; any thread.
 #pragma once
@@ -36,12 +37,15 @@ std::string encode(const Ticket& ticket);
 Result<Ticket> decode_ticket(std::string_view bytes);
 
 using Challenge = std::array<std::byte, 16>;
+struct Challenges {
+  Challenge listeners{}, dialers{};
+};
 enum class Writer : std::uint8_t { kDialer, kListener };
 
-std::string seal_note(const taco::harp::Secret& secret, const Challenge& challenge, Writer writer,
+std::string seal_note(const taco::harp::Secret& secret, const Challenges& drawn, Writer writer,
                       std::string_view note);
 // Nothing: not such a note.
-std::optional<std::string> open_note(const taco::harp::Secret& secret, const Challenge& challenge,
+std::optional<std::string> open_note(const taco::harp::Secret& secret, const Challenges& drawn,
                                      Writer writer, std::string_view sealed);
 
 }  // namespace harp

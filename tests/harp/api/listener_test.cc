@@ -2,6 +2,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -254,6 +255,131 @@ TEST(Dialer, gives_up_where_nobody_answers_and_when_it_is_no_more_wanted) {
     EXPECT_LT(taco::monotonic_now() - before, 4 * kSecond) << "its end waits for nobody";
   });
   EXPECT_EQ(statuses, std::vector<int>{0});
+}
+
+// Passes on what a dialer and a listener say, up to so many bytes of the listener's: the next of
+// them, or who hangs up first, ends it.
+void pass_on(taco::OwnFd dialer, taco::OwnFd listener, std::size_t of_listener) {
+  std::vector<char> bytes(4096);
+  for (;;) {
+    pollfd both[] = {{dialer.get(), POLLIN, 0}, {listener.get(), POLLIN, 0}};
+    if (poll(both, 2, 30'000) <= 0) return;
+    if (both[0].revents != 0) {
+      const ssize_t got = recv(dialer.get(), bytes.data(), bytes.size(), 0);
+      if (got <= 0) return;
+      (void)!send(listener.get(), bytes.data(), static_cast<std::size_t>(got), MSG_NOSIGNAL);
+    }
+    if (both[1].revents != 0) {
+      if (of_listener == 0) return;
+      const ssize_t got =
+          recv(listener.get(), bytes.data(), std::min(bytes.size(), of_listener), 0);
+      if (got <= 0) return;
+      (void)!send(dialer.get(), bytes.data(), static_cast<std::size_t>(got), MSG_NOSIGNAL);
+      of_listener -= static_cast<std::size_t>(got);
+    }
+  }
+}
+
+constexpr std::size_t kChallengeBytes = 16;
+
+// The answer to the first call is lost on its way.
+TEST(Listener, gives_one_channel_to_a_dialer_that_calls_twice) {
+  const auto statuses = run_processes({1, 60 * kSecond, {}}, [](Fellowship&) {
+    Endpoint endpoint = open_by("shm");
+    Listener listener = require(endpoint.listen());
+    Port between;
+    std::thread wire([&] {
+      for (const std::size_t most : {kChallengeBytes, std::size_t{1} << 20}) {
+        pass_on(between.accept(), stranger_at(port_in(listener.ticket())), most);
+      }
+    });
+    auto dialer = require(endpoint.dial(by_port(listener.ticket(), between.number())));
+    const Connection here = require(dialer.wait(30 * kSecond));
+    EXPECT_EQ(require(listener.accept(30 * kSecond)).channel, here.channel);
+    wire.join();
+    EXPECT_EQ(listener.accept(0).status().code(), Code::kTimeout) << "a ghost";
+  });
+  EXPECT_EQ(statuses, std::vector<int>{0});
+}
+
+std::string heard_from(const taco::OwnFd& socket) {
+  std::string bytes(4096, '\0');
+  const ssize_t got = recv(socket.get(), bytes.data(), bytes.size(), 0);
+  EXPECT_GT(got, 0);
+  bytes.resize(static_cast<std::size_t>(std::max<ssize_t>(got, 0)));
+  return bytes;
+}
+
+void say(const taco::OwnFd& socket, const std::string& bytes) {
+  EXPECT_EQ(send(socket.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL),
+            static_cast<ssize_t>(bytes.size()));
+}
+
+// Whoever answers in the listener's place has two dialers of a ticket prove themselves to the same
+// challenge: by one key, the same address of theirs would make the same bytes.
+TEST(Dialer, seals_each_call_by_a_key_of_its_own) {
+  const auto statuses = run_processes({1, 60 * kSecond, {}}, [](Fellowship&) {
+    Endpoint endpoint = open_by("shm");
+    Port false_one;
+    const std::string ticket = by_port(require(endpoint.listen()).ticket(), false_one.number());
+    std::string addresses[2];
+    for (std::string& address : addresses) {
+      auto dialer = require(endpoint.dial(ticket));
+      const taco::OwnFd guest = false_one.accept();
+      say(guest, std::string(kChallengeBytes, 'c'));
+      address = heard_from(guest).substr(kChallengeBytes + 2 + 16, 40);
+    }
+    EXPECT_NE(addresses[0], addresses[1]);
+  });
+  EXPECT_EQ(statuses, std::vector<int>{0});
+}
+
+// The listener's process is stopped while its guests say what they have to, one after the other;
+// one of them gives up meanwhile.
+TEST(Listener, hears_its_guests_in_their_order_but_for_those_that_have_left) {
+  constexpr std::size_t kGuests = 6, kLeaves = 2;
+  const auto statuses = run_processes({2, 60 * kSecond, {}}, [&](Fellowship& fellowship) {
+    Endpoint endpoint = open_by("shm");
+    if (fellowship.rank() == 0) {
+      Listener listener = require(endpoint.listen());
+      fellowship.all_gather(listener.ticket());
+      fellowship.all_gather(std::to_string(getpid()));
+      for (std::size_t i = 1; i < kGuests; ++i) require(listener.accept(30 * kSecond));
+      EXPECT_EQ(listener.accept(0).status().code(), Code::kTimeout);
+      fellowship.barrier();
+      return;
+    }
+    const std::string ticket = fellowship.all_gather("")[0];
+    const pid_t listeners = std::stoi(fellowship.all_gather("")[0]);
+    Port between;
+    std::vector<taco::OwnFd> here, there;
+    std::vector<std::string> challenges;
+    std::vector<std::optional<harp::Dialer>> dialers;
+    for (std::size_t i = 0; i < kGuests; ++i) {
+      there.push_back(stranger_at(port_in(ticket)));
+      challenges.push_back(heard_from(there[i]));
+      dialers.emplace_back(require(endpoint.dial(by_port(ticket, between.number()))));
+      here.push_back(between.accept());
+    }
+    EXPECT_EQ(kill(listeners, SIGSTOP), 0);
+    usleep(50'000);
+    for (std::size_t i = 0; i < kGuests; ++i) {
+      say(here[i], challenges[i]);
+      say(there[i], heard_from(here[i]));
+    }
+    dialers[kLeaves].reset();
+    there[kLeaves].reset();
+    EXPECT_EQ(kill(listeners, SIGCONT), 0);
+    std::vector<std::uint32_t> channels;
+    for (std::size_t i = 0; i < kGuests; ++i) {
+      if (i == kLeaves) continue;
+      pass_on(std::move(here[i]), std::move(there[i]), std::size_t{1} << 20);
+      channels.push_back(require(dialers[i]->wait(30 * kSecond)).channel);
+    }
+    EXPECT_TRUE(std::ranges::is_sorted(channels)) << "in the order in which they were given";
+    fellowship.barrier();
+  });
+  EXPECT_EQ(statuses, (std::vector<int>{0, 0}));
 }
 
 // How many of so many files that this process opens now are closed by `body`.
