@@ -81,9 +81,9 @@ class HARP_API Memory {
 };
 
 // Memory of the program's own that transfers will use again and again: its pages are brought in at
-// once, and drivers whose hardware has to know memory beforehand are told of it once instead of
-// with each transfer. Shared memory and the kernel's UDP gain nothing more by it. The memory stays
-// the program's, and outlives its registration.
+// once, to be written where it may be, and drivers whose hardware has to know memory beforehand are
+// told of it once instead of with each transfer. Shared memory and the kernel's UDP gain nothing
+// more by it. The memory stays the program's, and outlives its registration.
 class HARP_API Registration {
  public:
   // kInvalidArgument: there is no memory, or not all of it is this process's, or a part of it is
@@ -105,6 +105,8 @@ class HARP_API Registration {
 
 // A send or a receive under way. Its memory is HARP's until it is done: that of a send may be read,
 // that of a receive written. Its end cancels what is not done, and waits until HARP has let go.
+// A send is done when the other process has the message, or this one a copy of it, as of small
+// ones, whether or not the other one runs: close() waits until that has it, for a second at most.
 class HARP_API Transfer {
  public:
   Transfer(Transfer&&) noexcept;
@@ -112,9 +114,9 @@ class HARP_API Transfer {
   ~Transfer();
 
   bool done() const;
-  // The bytes of the message, once it is done: of a send, when the other side has all of it or has
-  // kept it. kTimeout: it is not done by then, goes on, and may be waited for again. kPeerLost:
-  // the other process has ended, left or fallen silent, and what it had sent is gone with it.
+  // The bytes of the message, once it is done. kTimeout: it is not done by then, goes on, and may
+  // be waited for again. kPeerLost: the other process has ended, left or fallen silent, and what it
+  // had sent is gone with it.
   // kMismatch: the message was longer than the memory of its receive, where nothing was written.
   Result<std::size_t> wait(Duration timeout = kForever);
 
@@ -144,7 +146,8 @@ class HARP_API Listener {
   // Opaque bytes, kTicketBytes of them: where to come, and a secret, as in address().
   static constexpr std::size_t kTicketBytes = 64;
   std::string ticket() const;
-  // The next that has come, in their order. kTimeout: none has.
+  // The next that has come: each once, the one that was heard first before the others. kTimeout:
+  // none has. A dialer that ended while it was answered may be among them.
   Result<Connection> accept(Duration timeout = kForever);
 
  private:

@@ -147,8 +147,7 @@ Dialer::State::Attempt Dialer::State::dial_at(const taco::harp::Endpoint& place,
 }
 
 // The listener's answer to this process's call, sealed; nothing: it has hung up.
-std::optional<std::string> Dialer::State::exchange(int fd, const Challenges& drawn,
-                                                   Time deadline) {
+std::optional<std::string> Dialer::State::exchange(int fd, const Challenges& drawn, Time deadline) {
   const std::string call = encode(Call{number, owner.stack->address()});
   const std::string note =
       std::string(reinterpret_cast<const char*>(drawn.dialers.data()), drawn.dialers.size()) +

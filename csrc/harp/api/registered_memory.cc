@@ -16,7 +16,8 @@ namespace {
 using taco::Status;
 
 // Newer than some systems' headers: since Linux 5.14.
-constexpr int kPopulateRead = 22;  // MADV_POPULATE_READ
+constexpr int kPopulateRead = 22;   // MADV_POPULATE_READ
+constexpr int kPopulateWrite = 23;  // MADV_POPULATE_WRITE
 
 std::string range_text(const void* data, std::size_t bytes) {
   char text[64];
@@ -24,12 +25,14 @@ std::string range_text(const void* data, std::size_t bytes) {
   return taco::size_text(bytes) + " at " + text;
 }
 
-// Brings it in as well. Kernels that cannot say so let everything pass.
+// Brings it in as well: as a receive needs it, and memory that may not be written as a send does.
+// Kernels that cannot say so let everything pass.
 bool is_mapped(std::uintptr_t begin, std::uintptr_t end) {
   const auto page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
   const std::uintptr_t first = begin / page * page;
-  return madvise(reinterpret_cast<void*>(first), end - first, kPopulateRead) == 0 ||
-         errno == EINVAL;
+  void* const from = reinterpret_cast<void*>(first);
+  if (madvise(from, end - first, kPopulateWrite) == 0) return true;
+  return madvise(from, end - first, kPopulateRead) == 0 || errno == EINVAL;
 }
 
 // Never destroyed: a Registration may end during static destruction.

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -416,6 +417,38 @@ TEST(Registration, of_a_parent_is_none_in_a_forked_child) {
   ASSERT_EQ(waitpid(child, &status, 0), child);
   EXPECT_EQ(WEXITSTATUS(status), 0);
   EXPECT_TRUE(parents->end().ok());
+}
+
+void* map(std::size_t bytes, int protection) {
+  void* const made = mmap(nullptr, bytes, protection, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  EXPECT_NE(made, MAP_FAILED);
+  madvise(made, bytes, MADV_NOHUGEPAGE);
+  return made;
+}
+
+long page_faults() {
+  rusage used{};
+  getrusage(RUSAGE_SELF, &used);
+  return used.ru_minflt;
+}
+
+// As a receive would write it.
+TEST(Registration, brings_in_pages_to_be_written) {
+  constexpr std::size_t kPages = 4096, kBytes = kPages * 4096;
+  void* const memory = map(kBytes, PROT_READ | PROT_WRITE);
+  const auto registered = harp::Registration::of(memory, kBytes);
+  ASSERT_TRUE(registered.ok()) << registered.status().message();
+  const long before = page_faults();
+  std::memset(memory, 1, kBytes);
+  EXPECT_LT(page_faults() - before, static_cast<long>(kPages / 10));
+  munmap(memory, kBytes);
+}
+
+TEST(Registration, takes_memory_that_may_only_be_read) {
+  void* const memory = map(8192, PROT_READ);
+  const auto registered = harp::Registration::of(memory, 8192);
+  EXPECT_TRUE(registered.ok()) << registered.status().message();
+  munmap(memory, 8192);
 }
 
 TEST(Registration, names_memory_that_is_not_there) {

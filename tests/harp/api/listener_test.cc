@@ -410,12 +410,10 @@ TEST(ForkedChildren, end_what_their_parent_has_opened_and_touch_nothing) {
     std::optional<Listener> listener(require(endpoint->listen()));
     std::optional<Port> silent(std::in_place);
     const std::string ticket = listener->ticket();
-    std::optional<harp::Dialer> dialer(
-        require(endpoint->dial(by_port(ticket, silent->number()))));
+    std::optional<harp::Dialer> dialer(require(endpoint->dial(by_port(ticket, silent->number()))));
     std::thread accepts([&] { EXPECT_TRUE(listener->accept(30 * kSecond).ok()); });
-    std::thread waits([&] {
-      EXPECT_EQ(dialer->wait(40 * kSecond).status().code(), Code::kRendezvous);
-    });
+    std::thread waits(
+        [&] { EXPECT_EQ(dialer->wait(40 * kSecond).status().code(), Code::kRendezvous); });
     usleep(100'000);
     const pid_t child = fork();
     if (child == 0) {

@@ -161,8 +161,8 @@ Status UdpSocket::configure(const UdpSocketOptions& options) {
   has_gro_ = options.allow_gro && set_option(fd_.get(), SOL_UDP, UDP_GRO, 1);
   int segment = 0;
   socklen_t length = sizeof segment;
-  has_gso_ = options.allow_gso &&
-             getsockopt(fd_.get(), SOL_UDP, UDP_SEGMENT, &segment, &length) == 0;
+  has_gso_ =
+      options.allow_gso && getsockopt(fd_.get(), SOL_UDP, UDP_SEGMENT, &segment, &length) == 0;
 
   const auto* address = reinterpret_cast<const sockaddr*>(options.local.bytes.data());
   if (bind(fd_.get(), address, options.local.size) != 0) {
