@@ -55,9 +55,16 @@ std::string why_of(const std::string& folder, int rank) {
   return folder + "/why." + std::to_string(rank);
 }
 
-// "": as it should.
-std::string how_it_ended(int status, bool was_to_be_killed, const std::string& said) {
-  if (was_to_be_killed && WIFSIGNALED(status)) return "";
+struct Ended {
+  int status = -1;  // -1: not yet
+  bool by_the_deadline = false;
+};
+
+// "": as it should. One that is to be killed does it itself, by SIGKILL.
+std::string how_it_ended(const Ended& ended, bool was_to_be_killed, const std::string& said) {
+  const int status = ended.status;
+  if (ended.by_the_deadline) return said.empty() ? "did not end in time" : said;
+  if (was_to_be_killed && WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) return "";
   if (!said.empty()) return said;
   if (WIFSIGNALED(status)) return std::string("ended by signal ") + strsignal(WTERMSIG(status));
   if (WEXITSTATUS(status) == 0) return was_to_be_killed ? "went on living" : "";
@@ -65,24 +72,26 @@ std::string how_it_ended(int status, bool was_to_be_killed, const std::string& s
 }
 
 // Waits for all, and ends those that are left at `deadline`.
-std::vector<int> await(const std::vector<pid_t>& pids, taco::Time deadline) {
-  std::vector<int> statuses(pids.size(), -1);
+std::vector<Ended> await(const std::vector<pid_t>& pids, taco::Time deadline) {
+  std::vector<Ended> all(pids.size());
   std::size_t left = pids.size();
   bool ended = false;
   while (left > 0) {
     for (std::size_t i = 0; i < pids.size(); ++i) {
-      if (statuses[i] == -1 && waitpid(pids[i], &statuses[i], WNOHANG) == pids[i]) --left;
+      if (all[i].status == -1 && waitpid(pids[i], &all[i].status, WNOHANG) == pids[i]) --left;
     }
     if (!ended && taco::monotonic_now() > deadline) {
       for (std::size_t i = 0; i < pids.size(); ++i) {
-        if (statuses[i] == -1) kill(pids[i], SIGKILL);
+        if (all[i].status != -1) continue;
+        kill(pids[i], SIGKILL);
+        all[i].by_the_deadline = true;
       }
       ended = true;
     }
     constexpr timespec kBetweenLooks{0, 5'000'000};
     if (left > 0) nanosleep(&kBetweenLooks, nullptr);
   }
-  return statuses;
+  return all;
 }
 
 std::vector<std::string> command_of(const Check& check, const Part& part, const std::string& folder,
@@ -111,11 +120,11 @@ std::string run(const Check& check, const Part& part) {
     pids.push_back(start(command_of(check, part, folder.name(), rank)));
   }
   // The processes know when it is over, and have a moment to say what was missing.
-  const auto statuses = await(pids, taco::monotonic_now() + part.limit + 5 * taco::kSecond);
+  const auto all = await(pids, taco::monotonic_now() + part.limit + 5 * taco::kSecond);
   std::string why;
   for (int rank = 0; rank < check.processes; ++rank) {
     const std::string ended =
-        how_it_ended(statuses[static_cast<std::size_t>(rank)], rank == check.killed,
+        how_it_ended(all[static_cast<std::size_t>(rank)], rank == check.killed,
                      taco::read_file(why_of(folder.name(), rank)));
     if (!ended.empty()) {
       why += (why.empty() ? "process " : "; process ") + std::to_string(rank) + ": " + ended;
