@@ -40,7 +40,7 @@ class EndpointCore {
   MemoryOwner owner;
 
  private:
-  // What an endpoint has said before this one has connected.
+  // A message that came before this endpoint has connected.
   struct Said {
     Message message;
     std::vector<std::byte> carried;

@@ -13,7 +13,7 @@ namespace {
 
 using harp::nccl::check::Check;
 
-// What is said against a process that is to end itself by SIGKILL, and does what the script says.
+// The objection to a process that is to end itself by SIGKILL, and does what the script says.
 std::string said_against(const std::string& script) {
   const ::taco::testing::TemporaryDirectory folder;
   const std::string program = folder.path() + "/program";

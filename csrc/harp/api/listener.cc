@@ -37,7 +37,7 @@ constexpr int kBacklog = 1024;
 // Calls that are known again: many more than are made in the half minute that a dialer calls for.
 constexpr std::size_t kMaxKnownCalls = 4096;
 
-// What a guest says: its challenge, how long its note is, and that.
+// A guest says: its challenge, how long its note is, and that.
 constexpr std::size_t kGuestsHead = sizeof(Challenge) + sizeof(NoteLength);
 
 Status socket_failure(const char* what) {

@@ -315,7 +315,7 @@ void say(const taco::OwnFd& socket, const std::string& bytes) {
             static_cast<ssize_t>(bytes.size()));
 }
 
-// Whoever answers in the listener's place has two dialers of a ticket prove themselves to the same
+// Another process in the listener's place has two dialers of a ticket prove themselves to the same
 // challenge: by one key, the same address of theirs would make the same bytes.
 TEST(Dialer, seals_each_call_by_a_key_of_its_own) {
   const auto statuses = run_processes({1, 60 * kSecond, {}}, [](Fellowship&) {
