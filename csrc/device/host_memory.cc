@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "base/names.h"
+#include "base/populate.h"
 
 namespace taco::device {
 namespace {
@@ -19,9 +20,8 @@ namespace {
 constexpr std::size_t kHugePage = std::size_t{2} << 20;
 constexpr int kAccess = PROT_READ | PROT_WRITE;
 
-// Since Linux 5.7 and 5.14; the C library's headers may be older than the kernel.
-constexpr int kDontUnmap = 4;       // MREMAP_DONTUNMAP
-constexpr int kPopulateWrite = 23;  // MADV_POPULATE_WRITE
+// Since Linux 5.7; the C library's headers may be older than the kernel.
+constexpr int kDontUnmap = 4;  // MREMAP_DONTUNMAP
 
 Status failure(const std::string& what) {
   const int error = errno;

@@ -10,18 +10,16 @@
 
 #include "base/arena.h"
 #include "base/fork.h"
+#include "base/populate.h"
 #include "harp/api/registered_memory.h"
 #include "harp/harp.h"
 
 namespace harp {
 namespace {
 
-// Newer than some systems' headers: since Linux 5.14.
-constexpr int kPopulateWrite = 23;  // MADV_POPULATE_WRITE
-
 // By hand where the kernel cannot, whose answer to a lack of memory is the end of the process.
 bool bring_in(const taco::Arena& arena) {
-  if (madvise(arena.data(), arena.size(), kPopulateWrite) == 0) return true;
+  if (madvise(arena.data(), arena.size(), taco::kPopulateWrite) == 0) return true;
   if (errno != EINVAL) return false;
   std::memset(arena.data(), 0, arena.size());
   return true;

@@ -9,15 +9,12 @@
 
 #include "base/names.h"
 #include "base/per_process.h"
+#include "base/populate.h"
 
 namespace harp {
 namespace {
 
 using taco::Status;
-
-// Newer than some systems' headers: since Linux 5.14.
-constexpr int kPopulateRead = 22;   // MADV_POPULATE_READ
-constexpr int kPopulateWrite = 23;  // MADV_POPULATE_WRITE
 
 std::string range_text(const void* data, std::size_t bytes) {
   char text[64];
@@ -31,8 +28,8 @@ bool is_mapped(std::uintptr_t begin, std::uintptr_t end) {
   const auto page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
   const std::uintptr_t first = begin / page * page;
   void* const from = reinterpret_cast<void*>(first);
-  if (madvise(from, end - first, kPopulateWrite) == 0) return true;
-  return madvise(from, end - first, kPopulateRead) == 0 || errno == EINVAL;
+  if (madvise(from, end - first, taco::kPopulateWrite) == 0) return true;
+  return madvise(from, end - first, taco::kPopulateRead) == 0 || errno == EINVAL;
 }
 
 // Never destroyed: a Registration may end during static destruction.
