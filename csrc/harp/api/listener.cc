@@ -139,7 +139,7 @@ struct Listener::State {
   void hear(Guest& guest);
   bool tell(Guest& guest, const std::string& sealed);
   const Known* known(const CallNumber& number) const;
-  Answer answer_to(const Call& call, Connection* connection);
+  Answer answer_to(const Call& call, const Known* before, Connection* connection);
   void queue(const CallNumber& number, const Connection& connection);
 
   taco::OwnFd door_;
@@ -262,12 +262,12 @@ void Listener::State::hear(Guest& guest) {
     tell(guest, "");
     return;
   }
-  const bool is_new = known(call->number) == nullptr;
+  const Known* const before = known(call->number);
   Connection connection;
-  const Answer answer = answer_to(*call, &connection);
+  const Answer answer = answer_to(*call, before, &connection);
   const bool told =
       tell(guest, seal_note(ticket.secret, guest.drawn(), Writer::kListener, encode(answer)));
-  if (!answer.accepted || !is_new) return;
+  if (!answer.accepted || before != nullptr) return;
   if (told) return queue(call->number, connection);
   owner.disconnect(connection.peer);
 }
@@ -277,9 +277,9 @@ const Listener::State::Known* Listener::State::known(const CallNumber& number) c
   return found == known_.end() ? nullptr : &*found;
 }
 
-// The same to a call that is made again.
-Answer Listener::State::answer_to(const Call& call, Connection* connection) {
-  if (const Known* const before = known(call.number)) {
+// The same to a call that is made again, which was answered `before`.
+Answer Listener::State::answer_to(const Call& call, const Known* before, Connection* connection) {
+  if (before != nullptr) {
     *connection = before->connection;
   } else {
     const auto peer = owner.connect(call.address);
