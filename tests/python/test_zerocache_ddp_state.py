@@ -14,7 +14,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from conftest import taco_only
-from spawn_ranks import Ranks
+from spawn_ranks import Ranks, wait_for_all
 from torch import nn
 from zerocache_models import TinyGPT, assert_same_state, make_cache
 from zerocache_ranks import (
@@ -255,6 +255,7 @@ def train_until(folder: str, dies: int, when: str, seed: int) -> tuple[str, str]
     saved = cache.full("norm.weight")
     model(next(data)).backward()
     gradients = [p.grad for p in model.parameters()]
+    wait_for_all("death")
     if dist.get_rank() == dies:
         if when == "before":
             os.kill(os.getpid(), signal.SIGKILL)

@@ -97,6 +97,15 @@ def initialise(
     )
 
 
+def wait_for_all(name: str) -> None:
+    """Returns once every rank of the default group has called it, by the store alone: before a rank
+    ends itself, since what it had received but not acknowledged would be a send that failed."""
+    store = dist.distributed_c10d._get_default_store()
+    if store.add(name, 1) == dist.get_world_size():
+        store.set(f"{name}: all", "")
+    store.wait([f"{name}: all"], timedelta(seconds=60))
+
+
 def _serve(
     environment: dict[str, str],
     enter: Callable[[], None] | None,
