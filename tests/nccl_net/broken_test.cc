@@ -14,7 +14,7 @@ struct Fault {
   const char* plugin;
   const char* check;
   const char* found;  // a part of what is said about it
-  taco::Duration limit = 15 * taco::kSecond;
+  taco::Duration limit = 60 * taco::kSecond;
 };
 
 class BrokenPlugins : public ::testing::TestWithParam<Fault> {};

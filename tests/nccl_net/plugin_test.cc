@@ -22,7 +22,7 @@ Part part_of(int table, std::vector<std::string> namespaces = {}) {
   return {.program = HARP_NCCL_CHECK,
           .plugin = HARP_NCCL_PLUGIN,
           .table = table,
-          .limit = 100 * taco::kSecond,
+          .limit = 500 * taco::kSecond,
           .namespaces = std::move(namespaces)};
 }
 

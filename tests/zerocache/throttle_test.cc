@@ -56,8 +56,8 @@ IoRequest request(std::uint64_t tag, std::uint32_t bytes) {
 
 TEST(ThrottledQueue, HoldsRequestsBackUntilTheirTimeHasCome) {
   std::vector<Time> begun;
-  constexpr Duration kApart = 10 * kMillisecond;
-  ThrottledQueue queue(std::make_unique<InstantQueue>(&begun), 100 * 4096);
+  constexpr Duration kApart = 200 * kMillisecond;
+  ThrottledQueue queue(std::make_unique<InstantQueue>(&begun), 5 * 4096);
   for (std::uint64_t tag = 0; tag < 4; ++tag) queue.submit(request(tag, 4096));
   EXPECT_EQ(begun.size(), 1u);
   EXPECT_EQ(queue.open(), 4u);

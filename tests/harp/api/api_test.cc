@@ -194,7 +194,7 @@ TEST_P(Endpoints, disconnect_once_whether_by_closing_or_by_asking) {
 // Where the Stack is kept by somebody else, messages go on being numbered; else it is a new one.
 TEST_P(Endpoints, may_be_closed_and_opened_again) {
   const auto statuses = run_processes({2, 60 * kSecond, {}}, [&](Fellowship& fellowship) {
-    for (int i = 0; i < 500; ++i) {
+    for (int i = 0; i < 100; ++i) {
       Endpoint endpoint = open_by(GetParam());
       const harp::Peer peer = connect_to_other(fellowship, endpoint);
       int in = 0;

@@ -125,7 +125,7 @@ TEST_P(EnginePairs, CarryMessagesSideBySide) {
 TEST_P(EnginePairs, BothNoticeADeath) {
   const auto statuses = run_processes({2, 60 * kSecond, {}}, [](Fellowship& fellowship) {
     StackOptions options = engines(2, GetParam());
-    options.peer_timeout = 2 * kSecond;
+    options.peer_timeout = 5 * kSecond;
     EnginePair pair(fellowship, options);
     pair.exchange(1, 100'000);
     fellowship.barrier();
@@ -282,7 +282,7 @@ TEST(Engines, WithCoresPartAsSoonAsTheirGoodbyeIsHeard) {
     options.cores = {cores.front(), cores.back()};
     const pid_t other = std::stoi(fellowship.all_gather(std::to_string(getpid()))[1]);
     Duration shortest = kNever;
-    for (std::uint64_t i = 0; i < 3; ++i) {
+    for (std::uint64_t i = 0; i < 10; ++i) {
       auto pair = std::make_unique<EnginePair>(fellowship, options);
       pair->exchange(i, 100'000);
       fellowship.barrier();

@@ -75,7 +75,7 @@ TEST(HostsTest, a_killed_process_on_another_host_is_named_soon) {
   HOSTS_OR_SKIP(2);
   const auto& spaces = network.namespaces();
   const auto statuses =
-      run_processes({2, 30 * kSecond, {spaces[0], spaces[1]}}, [&](Fellowship& fellowship) {
+      run_processes({2, 60 * kSecond, {spaces[0], spaces[1]}}, [&](Fellowship& fellowship) {
         StackWorld world(fellowship, options(network));
         std::vector<std::byte> in(1 << 20);
         if (fellowship.rank() == 1) {
@@ -95,7 +95,7 @@ TEST(HostsTest, a_killed_process_on_another_host_is_named_soon) {
         EXPECT_EQ(status.code(), Code::kPeerLost);
         ASSERT_NE(status.peer_loss(), nullptr);
         EXPECT_NE(status.peer_loss()->address.find(network.address(1)), std::string::npos);
-        EXPECT_LT(after, 1.0);
+        EXPECT_LT(after, 5.0) << "by silence it would take ten";
       });
   EXPECT_EQ(statuses[0], 0);
   EXPECT_TRUE(WIFSIGNALED(statuses[1]));
@@ -105,9 +105,9 @@ TEST(HostsTest, a_silent_link_is_given_up_at_the_peer_timeout_and_not_before) {
   HOSTS_OR_SKIP(2);
   const auto& spaces = network.namespaces();
   const auto statuses =
-      run_processes({2, 30 * kSecond, {spaces[0], spaces[1]}}, [&](Fellowship& fellowship) {
+      run_processes({2, 60 * kSecond, {spaces[0], spaces[1]}}, [&](Fellowship& fellowship) {
         StackOptions impatient = options(network);
-        impatient.peer_timeout = 1'500 * kMillisecond;
+        impatient.peer_timeout = 5 * kSecond;
         StackWorld world(fellowship, impatient);
         std::uint64_t out = 1, in = 0;
         Exchange first(*world.stack);
@@ -127,8 +127,8 @@ TEST(HostsTest, a_silent_link_is_given_up_at_the_peer_timeout_and_not_before) {
         EXPECT_EQ(status.code(), Code::kPeerLost) << status.message();
         EXPECT_NE(status.message().find("TACO_PEER_TIMEOUT_MS"), std::string::npos)
             << status.message();
-        EXPECT_GT(after, 1.2);
-        EXPECT_LT(after, 6.0);
+        EXPECT_GT(after, 4.0);
+        EXPECT_LT(after, 15.0);
         fellowship.barrier();
       });
   EXPECT_EQ(statuses, (std::vector<int>{0, 0}));
@@ -138,7 +138,7 @@ TEST(HostsTest, a_short_silence_of_the_link_is_survived) {
   HOSTS_OR_SKIP(2);
   const auto& spaces = network.namespaces();
   const auto statuses =
-      run_processes({2, 30 * kSecond, {spaces[0], spaces[1]}}, [&](Fellowship& fellowship) {
+      run_processes({2, 60 * kSecond, {spaces[0], spaces[1]}}, [&](Fellowship& fellowship) {
         StackWorld world(fellowship, options(network));
         const int other = 1 - fellowship.rank();
         const auto out = pattern(30'000'000, 3);
@@ -164,7 +164,7 @@ TEST(HostsTest, hosts_that_share_only_loopback_refuse_each_other) {
   HOSTS_OR_SKIP(2);
   const auto& spaces = network.namespaces();
   const auto statuses =
-      run_processes({2, 30 * kSecond, {spaces[0], spaces[1]}}, [&](Fellowship& fellowship) {
+      run_processes({2, 60 * kSecond, {spaces[0], spaces[1]}}, [&](Fellowship& fellowship) {
         StackOptions loopback;
         loopback.interfaces = {"lo"};
         auto stack = Stack::acquire(loopback);
@@ -182,7 +182,7 @@ TEST(HostsTest, segments_larger_than_the_mtu_still_arrive_in_fragments) {
   HOSTS_OR_SKIP(2);
   const auto& spaces = network.namespaces();
   const auto statuses =
-      run_processes({2, 30 * kSecond, {spaces[0], spaces[1]}}, [&](Fellowship& fellowship) {
+      run_processes({2, 60 * kSecond, {spaces[0], spaces[1]}}, [&](Fellowship& fellowship) {
         NicOptions wanted;
         const auto interfaces = list_interfaces();
         for (const auto& each : interfaces.value()) {

@@ -70,7 +70,7 @@ TEST_P(XdpEngines, BothNoticeADeathAndOthersTakeTheirPlace) {
         run_processes({2, 60 * kSecond, {network.namespaces()[0], network.namespaces()[1]}},
                       [](Fellowship& fellowship) {
                         StackOptions wanted = options(fellowship.rank());
-                        wanted.peer_timeout = 2 * kSecond;
+                        wanted.peer_timeout = 5 * kSecond;
                         EnginePair pair(fellowship, wanted);
                         pair.exchange(1, 100'000);
                         fellowship.barrier();

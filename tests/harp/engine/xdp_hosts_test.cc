@@ -87,7 +87,7 @@ TEST_P(XdpHostsTest, a_killed_process_is_named_and_another_takes_its_place) {
   const auto& spaces = network.namespaces();
   for (int round = 0; round < 2; ++round) {
     const auto statuses =
-        run_processes({2, 30 * kSecond, {spaces[0], spaces[1]}}, [&](Fellowship& fellowship) {
+        run_processes({2, 60 * kSecond, {spaces[0], spaces[1]}}, [&](Fellowship& fellowship) {
           StackWorld world(fellowship, options(network, fellowship.rank()));
           EXPECT_TRUE(exchange_messages(world, 1 - fellowship.rank(), 1));
           std::uint64_t in = 0;

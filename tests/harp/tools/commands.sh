@@ -51,7 +51,7 @@ refused refused "$PERF" --client 127.0.0.1 --port "$port"
 expect refused "no harp-perf --server answers at 127.0.0.1, port $port"
 
 for rank in 0 1; do
-  "$PERF" --transport udp --files meet --rank "$rank" --rounds 100 --seconds 2 >"rank$rank" &
+  "$PERF" --transport udp --files meet --rank "$rank" --rounds 100 --seconds 5 >"rank$rank" &
   pids[rank]=$!
 done
 until "$STAT" --interval 0 "${pids[0]}" >stat 2>/dev/null && grep -q "(pid ${pids[1]} " stat; do

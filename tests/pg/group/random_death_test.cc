@@ -254,7 +254,7 @@ TEST(RandomDeath, EverySurvivorNamesTheVictimAndStartsAgain) {
   std::printf("%zu errors after %u deaths: median %.1f ms, p90 %.1f ms, longest %.1f ms\n",
               delays.size(), trials, delays[delays.size() / 2], delays[delays.size() * 9 / 10],
               delays.back());
-  EXPECT_LT(delays.back(), 5000) << "far beyond what a busy machine explains";
+  EXPECT_LT(delays.back(), 9000) << "far beyond what a busy machine explains";
 }
 
 }  // namespace

@@ -127,7 +127,7 @@ Status check_tear_down(Stage& stage) {
                               stage.fellows.deadline());
   if (!send.ok()) return send.status();
   // Time enough for all of it to arrive, if it did: whether or not the send ever ends.
-  const taco::Time until = taco::monotonic_now() + 300 * taco::kMillisecond;
+  const taco::Time until = taco::monotonic_now() + 2 * taco::kSecond;
   while (taco::monotonic_now() < until) {
     if (!network.test(send.value()).ok()) break;
   }

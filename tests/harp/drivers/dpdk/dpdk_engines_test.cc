@@ -52,7 +52,7 @@ TEST(DpdkEngines, BothNoticeADeathWhileMessagesAreUnderWay) {
   const TemporaryDirectory folder;
   const auto statuses = run_processes({2, kDpdkDeadline, {}}, [&](Fellowship& fellowship) {
     StackOptions options = two_engines(folder, fellowship.rank());
-    options.peer_timeout = 2 * kSecond;
+    options.peer_timeout = 5 * kSecond;
     EnginePair pair(fellowship, options);
     pair.exchange(1, 100'000);
     const bool sends = fellowship.rank() == 0;

@@ -199,7 +199,7 @@ TEST(DpdkTest, a_host_of_dpdk_and_one_of_kernel_udp_exchange_and_know_of_each_ot
             ASSERT_TRUE(finishes_what_it_sends("eth0")) << strerror(errno);
           }
           options.master = first;
-          options.peer_timeout = 2 * kSecond;
+          options.peer_timeout = 5 * kSecond;
           StackWorld world(fellowship, options);
           ASSERT_TRUE(exchange_with(world, me, 8, 1).ok());
           ASSERT_TRUE(exchange_with(world, me, 3'000'000, 2).ok());

@@ -136,7 +136,7 @@ class HeldLook {
     std::unique_lock lock(mutex_);
     thread = std::this_thread::get_id();
     ++looks;
-    changed_.wait_for(lock, std::chrono::seconds(10), [this] { return may_end_; });
+    changed_.wait_for(lock, std::chrono::seconds(60), [this] { return may_end_; });
   }
   void let_go() {
     std::lock_guard lock(mutex_);

@@ -74,7 +74,7 @@ TEST(QueueShare, needs_a_launcher_that_makes_sense) {
   HOSTS_OR_SKIP(1, 1500);
   const std::string address = network.address(0);
   const auto statuses =
-      run_processes({1, 30 * kSecond, {network.namespaces()[0]}}, [&](Fellowship&) {
+      run_processes({1, 60 * kSecond, {network.namespaces()[0]}}, [&](Fellowship&) {
         setenv("LOCAL_WORLD_SIZE", "4", 1);
         for (const char* rank : {"4", "x", ""}) {
           setenv("LOCAL_RANK", rank, 1);
@@ -250,7 +250,7 @@ TEST(XdpSharing, an_interface_whose_driver_has_no_zero_copy_is_used_with_copies)
   XDP_OR_SKIP();
   HOSTS_OR_SKIP(1, 1500);
   const auto statuses =
-      run_processes({1, 30 * kSecond, {network.namespaces()[0]}}, [&](Fellowship&) {
+      run_processes({1, 60 * kSecond, {network.namespaces()[0]}}, [&](Fellowship&) {
         const auto interface = XdpInterface::make("eth0", {});
         ASSERT_TRUE(interface.ok()) << interface.status().message();
         const auto taken = interface.value()->take();
@@ -274,7 +274,7 @@ TEST(XdpSharing, a_program_that_is_somebody_else_s_is_named_as_far_as_rights_go)
   XDP_OR_SKIP();
   HOSTS_OR_SKIP(1, 1500);
   const auto statuses =
-      run_processes({1, 30 * kSecond, {network.namespaces()[0]}}, [&](Fellowship&) {
+      run_processes({1, 60 * kSecond, {network.namespaces()[0]}}, [&](Fellowship&) {
         BpfProgram passes;
         passes.set(BPF_REG_0, XDP_PASS);
         passes.leave();
@@ -312,7 +312,7 @@ TEST(XdpSharing, a_program_that_bears_our_name_and_is_not_ours_is_refused) {
   HOSTS_OR_SKIP(1, 1500);
   const std::string address = network.address(0);
   const auto statuses =
-      run_processes({1, 30 * kSecond, {network.namespaces()[0]}}, [&](Fellowship&) {
+      run_processes({1, 60 * kSecond, {network.namespaces()[0]}}, [&](Fellowship&) {
         BpfProgram passes;
         passes.set(BPF_REG_0, XDP_PASS);
         passes.leave();

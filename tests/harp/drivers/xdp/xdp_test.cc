@@ -345,7 +345,7 @@ TEST(XdpNicTest, without_the_right_to_load_a_program_the_error_names_it) {
   XDP_OR_SKIP();
   HOSTS_OR_SKIP(1, 1500);
   const auto statuses =
-      run_processes({1, 30 * kSecond, {network.namespaces()[0]}}, [&](Fellowship&) {
+      run_processes({1, 60 * kSecond, {network.namespaces()[0]}}, [&](Fellowship&) {
         ASSERT_EQ(setgid(65'534), 0);
         ASSERT_EQ(setuid(65'534), 0);
         NicOptions options;
