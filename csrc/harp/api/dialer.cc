@@ -6,17 +6,16 @@
 #include <cstring>
 #include <memory>
 #include <mutex>
-#include <new>
 #include <optional>
 #include <utility>
 
 #include "base/condition.h"
 #include "base/descriptors.h"
 #include "base/far_future.h"
-#include "base/fork.h"
 #include "base/random.h"
 #include "harp/address.h"
 #include "harp/api/endpoint_state.h"
+#include "harp/api/ends_unless_copied.h"
 #include "harp/api/handshake.h"
 #include "harp/api/side_thread.h"
 #include "harp/api/ticket.h"
@@ -38,19 +37,15 @@ Status nobody(const taco::harp::Endpoint& place, const std::string& why) {
 
 }  // namespace
 
-struct Dialer::State {
+struct Dialer::State : EndsUnlessCopied<Dialer::State> {
   State(Endpoint::State& endpoint, Ticket to) : owner(endpoint), ticket(std::move(to)) {}
   ~State();
-  static void operator delete(State* state, std::destroying_delete_t) {
-    taco::end_unless_copied(state);
-  }
 
   Status start() {
     return thread_.start("harp-dialer", [this] { set(dial()); });
   }
   Result<Connection> wait(Duration timeout);
 
-  const std::uint32_t generation = taco::fork_generation();
   Endpoint::State& owner;
   const Ticket ticket;
   const CallNumber number = taco::random_value<CallNumber>();

@@ -6,11 +6,10 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
-#include <new>
 #include <string_view>
 #include <vector>
 
-#include "base/fork.h"
+#include "harp/api/ends_unless_copied.h"
 #include "harp/api/transfer_state.h"
 #include "harp/engine/stack.h"
 #include "harp/harp.h"
@@ -18,12 +17,9 @@
 
 namespace harp {
 
-struct Endpoint::State {
+struct Endpoint::State : EndsUnlessCopied<Endpoint::State> {
   explicit State(std::shared_ptr<taco::harp::Stack> held) : stack(std::move(held)) {}
   ~State() { close(); }
-  static void operator delete(State* state, std::destroying_delete_t) {
-    taco::end_unless_copied(state);
-  }
 
   // The Stack may have other users, who keep it, and its peers, open.
   void close();
@@ -40,7 +36,6 @@ struct Endpoint::State {
   std::unique_ptr<Transfer::State> refuse(std::size_t bytes) const;
   taco::harp::MessageKey next_key(Peer peer, std::uint32_t channel, bool sends) const;
 
-  const std::uint32_t generation = taco::fork_generation();
   const std::shared_ptr<taco::harp::Stack> stack;
   const std::shared_ptr<OpenTransfers> transfers = std::make_shared<OpenTransfers>();
   std::mutex mutex;

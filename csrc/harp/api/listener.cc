@@ -8,18 +8,17 @@
 #include <deque>
 #include <memory>
 #include <mutex>
-#include <new>
 #include <utility>
 #include <vector>
 
 #include "base/condition.h"
 #include "base/descriptors.h"
 #include "base/far_future.h"
-#include "base/fork.h"
 #include "base/log.h"
 #include "base/random.h"
 #include "harp/address.h"
 #include "harp/api/endpoint_state.h"
+#include "harp/api/ends_unless_copied.h"
 #include "harp/api/handshake.h"
 #include "harp/api/side_thread.h"
 #include "harp/api/ticket.h"
@@ -94,17 +93,13 @@ std::vector<taco::harp::Endpoint> places_of(const std::string& address, std::uin
 
 }  // namespace
 
-struct Listener::State {
+struct Listener::State : EndsUnlessCopied<Listener::State> {
   explicit State(Endpoint::State& endpoint) : owner(endpoint) {}
   ~State();
-  static void operator delete(State* state, std::destroying_delete_t) {
-    taco::end_unless_copied(state);
-  }
 
   Status start();
   Result<Connection> accept(Duration timeout);
 
-  const std::uint32_t generation = taco::fork_generation();
   Endpoint::State& owner;
   Ticket ticket;
 

@@ -4,13 +4,13 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
-#include <new>
 #include <string>
 #include <utility>
 
 #include "base/arena.h"
 #include "base/fork.h"
 #include "base/populate.h"
+#include "harp/api/ends_unless_copied.h"
 #include "harp/api/registered_memory.h"
 #include "harp/harp.h"
 
@@ -51,16 +51,11 @@ Result<Memory> Memory::allocate(std::size_t bytes) {
 std::byte* Memory::data() const { return state_->arena.data(); }
 std::size_t Memory::size() const { return state_->arena.size(); }
 
-struct Registration::State {
+struct Registration::State : EndsUnlessCopied<Registration::State> {
   explicit State(RegisteredMemory::Kept registered) : range(std::move(registered)) {}
   ~State() {
     if (range != nullptr) registered_memory().forget(range);
   }
-  static void operator delete(State* state, std::destroying_delete_t) {
-    taco::end_unless_copied(state);
-  }
-
-  const std::uint32_t generation = taco::fork_generation();
   RegisteredMemory::Kept range;  // null: it has ended
 };
 

@@ -5,11 +5,10 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
-#include <new>
 #include <vector>
 
-#include "base/fork.h"
 #include "base/list.h"
+#include "harp/api/ends_unless_copied.h"
 #include "harp/api/registered_memory.h"
 #include "harp/engine/stack.h"
 #include "harp/harp.h"
@@ -48,19 +47,15 @@ class OpenTransfers {
   taco::List<OpenTransfer, &OpenTransfer::links> all_;
 };
 
-struct Transfer::State final : OpenTransfer {
+struct Transfer::State final : OpenTransfer, EndsUnlessCopied<Transfer::State> {
   State() = default;
   // One that has failed before it began.
   explicit State(Status why) : status(std::move(why)) { finished.set(); }
-  static void operator delete(State* state, std::destroying_delete_t) {
-    taco::end_unless_copied(state);
-  }
 
   void start(std::shared_ptr<taco::harp::Stack> by, std::shared_ptr<OpenTransfers> among);
   void cancel();
   void cancel_st(taco::harp::Transport& transport, const Status& why) override;
 
-  const std::uint32_t generation = taco::fork_generation();
   std::shared_ptr<taco::harp::Stack> stack;
   std::shared_ptr<OpenTransfers> open;
   taco::harp::PeerId peer = 0;
