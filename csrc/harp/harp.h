@@ -128,8 +128,8 @@ class HARP_API Transfer {
   std::unique_ptr<State> state_;
 };
 
-// The other side of a ticket, and a channel that no other connection of the two has.
-// Balanced by disconnect().
+// The other side of a ticket, and a channel that no other connection of the two has. Balanced by
+// disconnect(), with which the channel ends here.
 struct Connection {
   Peer peer;
   std::uint32_t channel = 0;
@@ -219,8 +219,11 @@ class HARP_API Endpoint {
   Result<Listener> listen();
   // kInvalidArgument: no ticket. kVersionMismatch: of another version. kResource: no thread.
   Result<Dialer> dial(std::string_view ticket);
-  // Balances connect(), meet(), Listener::accept() and Dialer::wait().
+  // Balances connect() and meet().
   void disconnect(Peer peer);
+  // Balances Listener::accept() and Dialer::wait(), once no transfer is under way on the channel.
+  // What the other side has sent on it and nobody received is dropped, and so is what still comes.
+  void disconnect(const Connection& connection);
   // "10.0.0.2:41234 (pid 77 on nodeb)"
   std::string describe(Peer peer) const;
 

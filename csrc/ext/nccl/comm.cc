@@ -24,7 +24,7 @@ Comm::Comm(Endpoint& endpoint, const Connection& connection, Direction direction
 
 Comm::~Comm() {
   for (Request& request : requests_) request.transfer.reset();
-  endpoint_.disconnect(connection_.peer);
+  endpoint_.disconnect(connection_);
 }
 
 Region* Comm::add(void* data, std::size_t bytes) {

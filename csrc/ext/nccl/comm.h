@@ -44,7 +44,7 @@ enum class Drives { kWhoTests, kItsThread };
 class Comm {
  public:
   Comm(Endpoint& endpoint, const Connection& connection, Direction direction, Drives drives);
-  // Gives up what is under way.
+  // Gives up what is under way, and drops what has arrived, or still does, and nobody received.
   ~Comm();
   Comm(const Comm&) = delete;
   Comm& operator=(const Comm&) = delete;

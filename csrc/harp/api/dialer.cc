@@ -71,7 +71,7 @@ struct Dialer::State : EndsUnlessCopied<Dialer::State> {
 // A connection that nobody has taken is none.
 Dialer::State::~State() {
   thread_.end();
-  if (result_ && result_->ok() && !is_given_) owner.disconnect(result_->value().peer);
+  if (result_ && result_->ok() && !is_given_) owner.disconnect(result_->value());
 }
 
 void Dialer::State::set(Result<Connection> result) {
@@ -165,7 +165,9 @@ Result<Connection> Dialer::State::connect_by_answer(std::string_view sealed,
   if (!answer.ok()) return answer.status();
   const auto peer = owner.connect(answer->text);
   if (!peer.ok()) return peer.status();
-  return Connection{peer.value(), answer->channel};
+  const Connection connection{peer.value(), answer->channel};
+  owner.keep(connection);
+  return connection;
 }
 
 Dialer::Dialer(std::unique_ptr<State> state) : state_(std::move(state)) {}

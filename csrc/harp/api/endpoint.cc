@@ -5,12 +5,14 @@
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <set>
 #include <tuple>
 #include <utility>
 #include <vector>
 
 #include "base/far_future.h"
 #include "base/file.h"
+#include "base/mixed_bits.h"
 #include "base/per_process.h"
 #include "harp/api/endpoint_state.h"
 #include "harp/drivers/networks.h"
@@ -24,15 +26,40 @@ namespace {
 using taco::harp::MessageKey;
 using taco::harp::StackOptions;
 
+// The group of a channel's messages. One that was given is of two processes alone, so that what
+// belongs to it can be forgotten when it ends; programs' own channels are the same with everybody.
+std::uint64_t group_of(std::uint64_t own, std::uint64_t peer, std::uint32_t channel) {
+  if (channel < kFirstGivenChannel) {
+    return taco::harp::group_id(taco::harp::Service::kMessages, channel);
+  }
+  constexpr std::uint64_t kGiven = std::uint64_t{1} << 59;  // beyond all programs' own
+  const std::uint64_t both = taco::mixed_bits(std::min(own, peer)) ^ std::max(own, peer);
+  return taco::harp::group_id(taco::harp::Service::kMessages,
+                              kGiven | taco::mixed_bits(taco::mixed_bits(both) + channel));
+}
+
 // Counts the messages of each channel between two processes, in each direction. Endpoints of one
 // process may share a Stack, and a key is used once in a Stack's life: so they share this, too, and
-// it is kept.
+// it is kept for as long as there is the channel.
 class ChannelNumbers {
  public:
   MessageKey next(std::uint64_t own, std::uint64_t peer, std::uint32_t channel, bool sends) {
     std::lock_guard lock(mutex_);
     const std::uint64_t number = next_[{own, peer, channel, sends}]++;
-    return {taco::harp::group_id(taco::harp::Service::kMessages, channel), number};
+    return {group_of(own, peer, channel), number};
+  }
+  // One side of a given channel is done with it. True: the process has no other side of it, as it
+  // has of one to itself.
+  bool end(std::uint64_t own, std::uint64_t peer, std::uint32_t channel) {
+    std::lock_guard lock(mutex_);
+    const std::pair<std::uint64_t, std::uint32_t> itself{own, channel};
+    if (own == peer && half_ended_.erase(itself) == 0) {
+      half_ended_.insert(itself);
+      return false;
+    }
+    next_.erase({own, peer, channel, false});
+    next_.erase({own, peer, channel, true});
+    return true;
   }
   // How many channels were given before.
   std::uint32_t given() { return given_.fetch_add(1, std::memory_order_relaxed); }
@@ -40,6 +67,7 @@ class ChannelNumbers {
  private:
   std::mutex mutex_;
   std::map<std::tuple<std::uint64_t, std::uint64_t, std::uint32_t, bool>, std::uint64_t> next_;
+  std::set<std::pair<std::uint64_t, std::uint32_t>> half_ended_;  // channels to this process itself
   std::atomic<std::uint32_t> given_{0};
 };
 
@@ -90,7 +118,11 @@ void Endpoint::State::close() {
       const Status why(Code::kAborted, "the endpoint was closed");
       for (OpenTransfer* const each : transfers->list()) each->cancel_st(transport, why);
     });
-    std::lock_guard lock(mutex);
+    std::unique_lock lock(mutex);
+    const std::vector<Connection> ended = std::exchange(given, {});
+    lock.unlock();  // the engine is waited for
+    for (const Connection& each : ended) end_channel(each);
+    lock.lock();
     for (const Peer peer : std::exchange(peers, {})) stack->release_peer(peer.id);
   }
   taco::harp::drop_stack(stack, kUser);
@@ -135,6 +167,36 @@ void Endpoint::State::disconnect(Peer peer) {
   stack->release_peer(peer.id);
 }
 
+void Endpoint::State::keep(const Connection& connection) {
+  std::lock_guard lock(mutex);
+  given.push_back(connection);
+}
+
+void Endpoint::State::disconnect(const Connection& connection) {
+  if (!stack->usable().ok()) return;
+  {
+    std::lock_guard lock(mutex);
+    const auto known = std::ranges::find_if(given, [&](const Connection& each) {
+      return each.peer.id == connection.peer.id && each.channel == connection.channel;
+    });
+    if (known == given.end()) return;
+    given.erase(known);
+  }
+  end_channel(connection);
+  disconnect(connection.peer);
+}
+
+// What has arrived and nobody received would stay for as long as the Stack, and count against what
+// the peer may have here.
+void Endpoint::State::end_channel(const Connection& connection) const {
+  const std::uint64_t own = stack->incarnation(), peer = stack->incarnation_of(connection.peer.id);
+  if (!channel_numbers().end(own, peer, connection.channel)) return;
+  const std::uint64_t group = group_of(own, peer, connection.channel);
+  taco::harp::call_on_engine(stack->engine(), [group](taco::harp::Transport& transport) {
+    transport.forget_group_st(group);
+  });
+}
+
 Endpoint::Endpoint(std::unique_ptr<State> state) : state_(std::move(state)) {}
 Endpoint::Endpoint(Endpoint&&) noexcept = default;
 Endpoint& Endpoint::operator=(Endpoint&&) noexcept = default;
@@ -171,6 +233,7 @@ Result<Peer> Endpoint::meet(const std::string& own, const std::string& theirs, D
 }
 
 void Endpoint::disconnect(Peer peer) { state_->disconnect(peer); }
+void Endpoint::disconnect(const Connection& connection) { state_->disconnect(connection); }
 std::string Endpoint::describe(Peer peer) const { return state_->stack->describe(peer.id); }
 
 std::unique_ptr<Transfer::State> Endpoint::State::refuse(std::size_t bytes) const {

@@ -1,5 +1,6 @@
-// The state of an Endpoint: a use of the process's Stack, the transfers under way and the peers
-// that it is connected to. Listeners and dialers add to the latter.
+// The state of an Endpoint: a use of the process's Stack, the transfers under way, the peers that
+// it is connected to and the channels that were given it. Listeners and dialers add to the latter
+// two.
 #pragma once
 
 #include <atomic>
@@ -28,6 +29,10 @@ struct Endpoint::State : EndsUnlessCopied<Endpoint::State> {
   // See Endpoint. Any thread.
   Result<Peer> connect(std::string_view address);
   void disconnect(Peer peer);
+  // A connection of a listener's or a dialer's, to whose peer this Endpoint is connected: its
+  // channel ends with it.
+  void keep(const Connection& connection);
+  void disconnect(const Connection& connection);
   // For a connection with `peer` at a listener of this process: no other listener of either side's
   // gives it.
   std::uint32_t give_channel(Peer peer) const;
@@ -39,8 +44,12 @@ struct Endpoint::State : EndsUnlessCopied<Endpoint::State> {
   const std::shared_ptr<taco::harp::Stack> stack;
   const std::shared_ptr<OpenTransfers> transfers = std::make_shared<OpenTransfers>();
   std::mutex mutex;
-  std::vector<Peer> peers;  // as often as connected; guarded by mutex
+  std::vector<Peer> peers;        // as often as connected; guarded by mutex
+  std::vector<Connection> given;  // those that were kept; the same
   std::atomic<bool> is_open{true};
+
+ private:
+  void end_channel(const Connection& connection) const;
 };
 
 }  // namespace harp

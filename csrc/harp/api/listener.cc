@@ -177,7 +177,7 @@ bool Listener::State::Guest::listen() {
 // Connections that nobody has taken are none.
 Listener::State::~State() {
   thread_.end();
-  for (const Connection& left : connections_) owner.disconnect(left.peer);
+  for (const Connection& left : connections_) owner.disconnect(left);
 }
 
 Status Listener::State::start() {
@@ -264,7 +264,7 @@ void Listener::State::hear(Guest& guest) {
       tell(guest, seal_note(ticket.secret, guest.drawn(), Writer::kListener, encode(answer)));
   if (!answer.accepted || before != nullptr) return;
   if (told) return queue(call->number, connection);
-  owner.disconnect(connection.peer);
+  owner.disconnect(connection);
 }
 
 const Listener::State::Known* Listener::State::known(const CallNumber& number) const {
@@ -280,6 +280,7 @@ Answer Listener::State::answer_to(const Call& call, const Known* before, Connect
     const auto peer = owner.connect(call.address);
     if (!peer.ok()) return {.text = peer.status().message()};
     *connection = {peer.value(), owner.give_channel(peer.value())};
+    owner.keep(*connection);
   }
   return {.accepted = true, .channel = connection->channel, .text = owner.stack->address()};
 }

@@ -19,7 +19,7 @@ using taco::harp::wire::Header;
 using taco::harp::wire::kTagBytes;
 
 constexpr std::uint32_t kMagic = 0x6b745068;  // "hPtk"
-constexpr std::uint16_t kVersion = 2;
+constexpr std::uint16_t kVersion = 3;
 
 struct Place {
   std::array<std::byte, 16> address;  // all zero: none

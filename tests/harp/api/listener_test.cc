@@ -126,6 +126,26 @@ TEST_P(Connections, may_be_with_oneself) {
   EXPECT_EQ(statuses, std::vector<int>{0});
 }
 
+// The side that sent may be done with it before the other one has received.
+TEST_P(Connections, with_oneself_end_with_their_second_side) {
+  const auto statuses = run_processes({1, 60 * kSecond, {}}, [&](Fellowship&) {
+    Endpoint endpoint = open_by(GetParam());
+    Listener listener = require(endpoint.listen());
+    auto dialer = require(endpoint.dial(listener.ticket()));
+    const Connection there = require(listener.accept(30 * kSecond));
+    const Connection here = require(dialer.wait(30 * kSecond));
+    const int out = 5;
+    int in = 0;
+    EXPECT_TRUE(endpoint.send(here.peer, here.channel, &out, sizeof out).wait().ok());
+    endpoint.disconnect(here);
+    const auto got = endpoint.receive(there.peer, there.channel, &in, sizeof in).wait(10 * kSecond);
+    EXPECT_TRUE(got.ok()) << got.status().message();
+    EXPECT_EQ(in, out);
+    endpoint.disconnect(there);
+  });
+  EXPECT_EQ(statuses, std::vector<int>{0});
+}
+
 INSTANTIATE_TEST_SUITE_P(Transports, Connections, ::testing::Values("shm", "udp"),
                          [](const auto& instance) { return std::string(instance.param); });
 

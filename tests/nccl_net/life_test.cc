@@ -1,0 +1,120 @@
+// What is left of connections that NCCL has ended, or given up, and of processes that have.
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <array>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ext/nccl/check/connection.h"
+#include "ext/nccl/check/network.h"
+#include "support/processes.h"
+
+namespace {
+
+using harp::nccl::check::Network;
+using harp::nccl::check::Registered;
+using ::taco::kSecond;
+using ::taco::testing::Fellowship;
+using ::taco::testing::run_processes;
+
+template <class Value>
+Value require(taco::Result<Value> result) {
+  EXPECT_TRUE(result.ok()) << result.status().message();
+  if (!result.ok()) _exit(1);
+  return std::move(result).value();
+}
+
+void require_ok(const taco::Status& status) {
+  EXPECT_TRUE(status.ok()) << status.message();
+  if (!status.ok()) _exit(1);
+}
+
+struct Loaded {
+  Loaded(const char* transport, int table) {
+    setenv("TACO_TRANSPORT", transport, 1);
+    network = require(Network::load(HARP_NCCL_PLUGIN, table));
+    require_ok(network->init(&context));
+  }
+  std::unique_ptr<Network> network;
+  void* context = nullptr;
+};
+
+std::string handle_of(Network& network, void* context, void** listening) {
+  std::string handle(harp::nccl::abi::kHandleBytes, '\0');
+  *listening = require(network.listen(context, 0, handle.data()));
+  return handle;
+}
+
+// Rank 0 to rank 1: the comm of either.
+void* connect(Network& network, void* context, Fellowship& fellowship) {
+  const taco::Time deadline = taco::monotonic_now() + 30 * kSecond;
+  void *listening = nullptr, *comm = nullptr;
+  const bool sends = fellowship.rank() == 0;
+  std::string handle =
+      fellowship.all_gather(sends ? std::string() : handle_of(network, context, &listening))[1];
+  while (comm == nullptr && taco::monotonic_now() < deadline) {
+    comm = require(sends ? network.connect(context, 0, handle.data()) : network.accept(listening));
+  }
+  EXPECT_NE(comm, nullptr) << "not connected in time";
+  if (!sends) require_ok(network.close_listen(listening));
+  return comm;
+}
+
+class Transports : public ::testing::TestWithParam<const char*> {};
+
+constexpr int kSmallMessages = 32;
+
+// Found done, each.
+void send_some(Network& network, void* comm) {
+  const std::array<char, 8> bytes{};
+  for (int i = 0; i < kSmallMessages; ++i) {
+    const taco::Time deadline = taco::monotonic_now() + 10 * kSecond;
+    void* const request = require(
+        harp::nccl::check::send_soon(network, comm, bytes.data(), bytes.size(), nullptr, deadline));
+    require(harp::nccl::check::finish(network, request, deadline));
+  }
+}
+
+std::size_t receive_one(Network& network, void* comm) {
+  std::array<char, 8> bytes{};
+  const taco::Time deadline = taco::monotonic_now() + 20 * kSecond;
+  void* const request = require(harp::nccl::check::receive_soon(network, comm, bytes.data(),
+                                                                bytes.size(), nullptr, deadline));
+  return require(harp::nccl::check::finish(network, request, deadline));
+}
+
+// More than one peer may keep here unreceived; of every other connection it comes late.
+TEST_P(Transports, keep_nothing_for_comms_that_are_closed) {
+  constexpr int kConnections = 2 * 65'536 / kSmallMessages / 2 + 100;
+  const auto statuses = run_processes({2, 120 * kSecond, {}}, [&](Fellowship& fellowship) {
+    const Loaded loaded(GetParam(), 12);
+    Network& network = *loaded.network;
+    const bool sends = fellowship.rank() == 0;
+    for (int i = 0; i < kConnections; ++i) {
+      void* const comm = connect(network, loaded.context, fellowship);
+      if (sends && i % 2 == 0) send_some(network, comm);
+      fellowship.barrier();
+      if (!sends) require_ok(network.close_receive(comm));
+      fellowship.barrier();
+      if (sends && i % 2 == 1) send_some(network, comm);
+      if (sends) require_ok(network.close_send(comm));
+    }
+    void* const comm = connect(network, loaded.context, fellowship);
+    if (sends) send_some(network, comm);
+    if (!sends) {
+      for (int i = 0; i < kSmallMessages; ++i) EXPECT_EQ(receive_one(network, comm), 8u);
+    }
+    fellowship.barrier();
+    require_ok(sends ? network.close_send(comm) : network.close_receive(comm));
+    require_ok(network.finalize(loaded.context));
+  });
+  EXPECT_EQ(statuses, (std::vector<int>{0, 0}));
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Transports, ::testing::Values("shm", "udp"),
+                         [](const auto& instance) { return std::string(instance.param); });
+
+}  // namespace
