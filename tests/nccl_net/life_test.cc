@@ -63,6 +63,38 @@ void* connect(Network& network, void* context, Fellowship& fellowship) {
   return comm;
 }
 
+int descriptors_and_threads() {
+  return ::taco::testing::count_descriptors() + ::taco::testing::count_threads();
+}
+
+// Connects that NCCL asked for once, a comm and a listener that it has not closed.
+TEST(Finalize, ends_what_its_communicator_has_left_open) {
+  const auto statuses = run_processes({2, 60 * kSecond, {}}, [](Fellowship& fellowship) {
+    const Loaded loaded("shm", 12);
+    Network& network = *loaded.network;
+    connect(network, loaded.context, fellowship);
+    void *listening = nullptr, *context = nullptr;
+    const std::string handle = handle_of(network, loaded.context, &listening);
+    const int before = descriptors_and_threads();
+    require_ok(network.init(&context));
+    for (int i = 0; i < 50; ++i) {
+      std::string copy = handle;
+      require(network.connect(context, 0, copy.data()));
+    }
+    void* its = nullptr;
+    handle_of(network, context, &its);
+    connect(network, context, fellowship);
+    require_ok(network.finalize(context));
+    EXPECT_LE(descriptors_and_threads(), before) << "left by a communicator that has ended";
+    EXPECT_TRUE(network.accept(listening).ok()) << "another one's goes on";
+    fellowship.barrier();
+    require_ok(network.close_listen(listening));
+    require_ok(network.finalize(context));  // as NCCL does once more where it gives a plugin up
+    require_ok(network.finalize(loaded.context));
+  });
+  EXPECT_EQ(statuses, (std::vector<int>{0, 0}));
+}
+
 class Transports : public ::testing::TestWithParam<const char*> {};
 
 constexpr int kSmallMessages = 32;

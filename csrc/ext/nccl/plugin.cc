@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -30,7 +31,9 @@ constexpr int kMaxComms = 65'536;
 
 struct Network {
   std::mutex mutex;  // guards the rest
-  int users = 0;     // communicators, and one for all of version 10
+  // The users: communicators that have an end, and one for all of version 10.
+  std::set<Owner> owners;
+  Owner last_owner = kNobody;
   bool used_by_v10 = false;
   std::unique_ptr<Device> device;  // while there are users
 };
@@ -47,14 +50,15 @@ struct EndOfV10 {
   }
 };
 
+// NCCL's pointer to a context is the number of its owner: it points to nothing.
+Owner owner_of(void* context) { return reinterpret_cast<Owner>(context); }
+
 Status use(Network& network) {
-  if (network.device == nullptr) {
-    auto opened = Device::open();
-    if (!opened.ok()) return opened.status();
-    network.device = std::move(opened).value();
-    log_info("HARP sends by " + network.device->transport());
-  }
-  ++network.users;
+  if (network.device != nullptr) return {};
+  auto opened = Device::open();
+  if (!opened.ok()) return opened.status();
+  network.device = std::move(opened).value();
+  log_info("HARP sends by " + network.device->transport());
   return {};
 }
 
@@ -118,7 +122,8 @@ abi::Result init(void** ctx, std::uint64_t, abi::CommConfig*, abi::Logger logger
   std::lock_guard lock(network.mutex);
   const Status used = use(network);
   if (!used.ok()) return fail("init", used);
-  *ctx = &network;
+  network.owners.insert(++network.last_owner);
+  *ctx = reinterpret_cast<void*>(network.last_owner);
   return abi::kSuccess;
 }
 
@@ -127,26 +132,29 @@ abi::Result finalize(void* ctx) {
   if (ctx == nullptr) return abi::kSuccess;
   Network& network = the_network();
   std::lock_guard lock(network.mutex);
-  if (network.users > 0 && --network.users == 0) network.device.reset();
+  if (network.owners.erase(owner_of(ctx)) == 0) return abi::kSuccess;
+  network.device->close_all_of(owner_of(ctx));
+  if (network.owners.empty() && !network.used_by_v10) network.device.reset();
   return abi::kSuccess;
 }
 
-abi::Result listen(int dev, void* handle, void** listen_comm) {
+abi::Result listen_by_context(void* ctx, int dev, void* handle, void** listen_comm) {
   *listen_comm = nullptr;
   const auto opened = device(dev);
   if (!opened.ok()) return fail("listen", opened.status());
-  const auto made = opened.value()->listen(handle);
+  const auto made = opened.value()->listen(owner_of(ctx), handle);
   if (!made.ok()) return fail("listen", made.status());
   *listen_comm = made.value();
   return abi::kSuccess;
 }
 
-abi::Result connect(int dev, void* handle, void** send_comm, DeviceHandle** send_dev_comm) {
+abi::Result connect_by_context(void* ctx, int dev, void* handle, void** send_comm,
+                               DeviceHandle** send_dev_comm) {
   *send_comm = nullptr;
   if (send_dev_comm != nullptr) *send_dev_comm = nullptr;
   const auto opened = device(dev);
   if (!opened.ok()) return fail("connect", opened.status());
-  const auto made = opened.value()->connect(handle);
+  const auto made = opened.value()->connect(owner_of(ctx), handle);
   if (!made.ok()) return fail("connect", made.status());
   *send_comm = made.value();
   return abi::kSuccess;
@@ -242,16 +250,12 @@ abi::Result close_send(void* comm) { return close<Comm>("closeSend", comm); }
 abi::Result close_recv(void* comm) { return close<Comm>("closeRecv", comm); }
 abi::Result close_listen(void* comm) { return close<Listening>("closeListen", comm); }
 
+abi::Result listen_v10(int dev, void* handle, void** listen_comm) {
+  return listen_by_context(nullptr, dev, handle, listen_comm);
+}
 abi::Result connect_v10(int dev, abi::CommConfig*, void* handle, void** send_comm,
                         DeviceHandle** send_dev_comm) {
-  return connect(dev, handle, send_comm, send_dev_comm);
-}
-abi::Result listen_by_context(void*, int dev, void* handle, void** listen_comm) {
-  return listen(dev, handle, listen_comm);
-}
-abi::Result connect_by_context(void*, int dev, void* handle, void** send_comm,
-                               DeviceHandle** send_dev_comm) {
-  return connect(dev, handle, send_comm, send_dev_comm);
+  return connect_by_context(nullptr, dev, handle, send_comm, send_dev_comm);
 }
 
 // The functions that have the same signature in every version.
@@ -288,7 +292,7 @@ constexpr Net table_by_context() {
 constexpr abi::v10::Net table_v10() {
   auto net = common_table<abi::v10::Net>();
   net.init = init_v10;
-  net.listen = listen;
+  net.listen = listen_v10;
   net.connect = connect_v10;
   return net;
 }
