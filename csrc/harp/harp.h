@@ -106,7 +106,8 @@ class HARP_API Registration {
 // A send or a receive under way. Its memory is HARP's until it is done: that of a send may be read,
 // that of a receive written. Its end cancels what is not done, and waits until HARP has let go.
 // A send is done when the other process has the message, or this one a copy of it, as of small
-// ones, whether or not the other one runs: close() waits until that has it, for a second at most.
+// ones, whether or not the other one runs: close() waits until that has it, for a second at most,
+// and so does flush() where a program ends otherwise.
 class HARP_API Transfer {
  public:
   Transfer(Transfer&&) noexcept;
@@ -238,6 +239,10 @@ class HARP_API Endpoint {
   // within a millisecond, none of HARP's threads is woken by what is sent or arrives. A program
   // that stops calling loses nothing: a thread of HARP's goes on a millisecond later.
   bool poll();
+
+  // Waits until every process has what was sent to it by sends that are done, and what is under way
+  // to it. False: not in time. For a program that ends by exit() and leaves Endpoints open.
+  bool flush(Duration timeout = taco::kSecond);
 
   // Transfers under way fail (kAborted), and what was connected is disconnected. The last user of
   // HARP in a process, endpoint or process group, says goodbye to every peer and waits for at most

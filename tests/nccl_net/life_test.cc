@@ -5,6 +5,7 @@
 #include <array>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -145,6 +146,41 @@ TEST_P(Transports, keep_nothing_for_comms_that_are_closed) {
   });
   EXPECT_EQ(statuses, (std::vector<int>{0, 0}));
 }
+
+class Endings : public ::testing::TestWithParam<std::tuple<const char*, int, const char*, bool>> {};
+
+// The sender ends as soon as they are done, be the receiver busy elsewhere: so nothing of them may
+// be on its way yet. It closes its comm, or nothing at all.
+TEST_P(Endings, of_a_process_lose_no_send_that_is_done) {
+  const auto& [transport, table, engines, closes] = GetParam();
+  const auto statuses = run_processes({2, 60 * kSecond, {}}, [&](Fellowship& fellowship) {
+    setenv("TACO_HARP_ENGINES", engines, 1);
+    const Loaded loaded(transport, table);
+    Network& network = *loaded.network;
+    void* const comm = connect(network, loaded.context, fellowship);
+    if (fellowship.rank() == 0) {
+      send_some(network, comm);
+      if (closes) require_ok(network.close_send(comm));
+      exit(::testing::Test::HasFailure() ? 1 : 0);
+    }
+    for (int i = 0; i < kSmallMessages; ++i) EXPECT_EQ(receive_one(network, comm), 8u);
+    require_ok(network.close_receive(comm));
+    require_ok(network.finalize(loaded.context));
+  });
+  EXPECT_EQ(statuses, (std::vector<int>{0, 0}));
+}
+
+std::string name_of(const std::tuple<const char*, int, const char*, bool>& ending) {
+  const auto& [transport, table, engines, closes] = ending;
+  return std::string(transport) + "_v" + std::to_string(table) + "_engines_" + engines +
+         (closes ? "_closed" : "_open");
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Endings,
+                         ::testing::Combine(::testing::Values("shm", "udp"),
+                                            ::testing::Values(10, 11, 12),
+                                            ::testing::Values("1", "2"), ::testing::Bool()),
+                         [](const auto& instance) { return name_of(instance.param); });
 
 INSTANTIATE_TEST_SUITE_P(All, Transports, ::testing::Values("shm", "udp"),
                          [](const auto& instance) { return std::string(instance.param); });

@@ -3,7 +3,8 @@
 //
 // A request that test() has found done is final: a send's memory is not read again, nor is a
 // receive's written. A send is done when the other process has the message, or this one a copy of
-// it, as of small ones: to close, or to end, waits until the other has that, for a second at most.
+// it, as of small ones: the end of the network, or of the program by exit(), waits until the other
+// has that, for a second at most.
 //
 // One thread posts and tests; any other may register memory meanwhile, or take a registration back.
 #pragma once

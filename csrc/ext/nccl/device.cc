@@ -1,5 +1,6 @@
 #include "ext/nccl/device.h"
 
+#include <algorithm>
 #include <string_view>
 #include <utility>
 
@@ -64,6 +65,13 @@ Device::~Device() {
 bool Device::idle() const {
   std::lock_guard lock(mutex_);
   return listenings_.empty() && comms_.empty() && dialings_.empty();
+}
+
+void Device::flush() {
+  const taco::Time limit = taco::monotonic_now() + taco::kSecond;
+  for (Endpoint& endpoint : endpoints_) {
+    endpoint.flush(std::max<taco::Duration>(0, limit - taco::monotonic_now()));
+  }
 }
 
 Endpoint& Device::next(std::size_t* turn) {

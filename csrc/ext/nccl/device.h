@@ -50,6 +50,8 @@ class Device {
   const Links& links() const { return links_; }
   std::string transport() const { return endpoints_.front().transport(); }
   bool idle() const;  // nothing is open that was made with it
+  // Waits until what is sent has arrived, for a second at most.
+  void flush();
 
   // Writes the handle's 128 bytes.
   Result<Listening*> listen(Owner owner, void* handle);

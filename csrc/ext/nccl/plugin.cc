@@ -40,13 +40,19 @@ struct Network {
 
 constinit taco::PerProcess<Network> the_network;
 
-// Version 10 knows no end but dlclose(), or that of the program. Comms that are open then are in
-// use by threads of NCCL's, which the program leaves running: they and the kernel end together.
-struct EndOfV10 {
-  ~EndOfV10() {
+// The end of the program, or dlclose(), which is all that version 10 knows of an end. Comms that
+// are open then are in use by threads of NCCL's, which the program leaves running: they and the
+// kernel end together, but what was sent arrives.
+struct EndOfProgram {
+  ~EndOfProgram() {
     Network& network = the_network();
     std::lock_guard lock(network.mutex);
-    if (network.device != nullptr && network.device->idle()) network.device.reset();
+    if (network.device == nullptr) return;
+    if (network.owners.empty() && network.device->idle()) {
+      network.device.reset();
+    } else {
+      network.device->flush();
+    }
   }
 };
 
@@ -59,6 +65,8 @@ Status use(Network& network) {
   if (!opened.ok()) return opened.status();
   network.device = std::move(opened).value();
   log_info("HARP sends by " + network.device->transport());
+  // Made after all that HARP needs: what was made last ends first.
+  static const EndOfProgram end;
   return {};
 }
 
@@ -109,8 +117,6 @@ abi::Result init_v10(abi::Logger logger, abi::ProfilerCallback) {
   const Status used = use(network);
   if (!used.ok()) return fail("init", used);
   network.used_by_v10 = true;
-  // Made after all that HARP needs: what was made last ends first.
-  static const EndOfV10 end;
   return abi::kSuccess;
 }
 

@@ -1,4 +1,5 @@
 #include <errno.h>
+#include <openssl/crypto.h>
 
 #include <algorithm>
 #include <atomic>
@@ -23,6 +24,7 @@
 namespace harp {
 namespace {
 
+using taco::Time;
 using taco::harp::MessageKey;
 using taco::harp::StackOptions;
 
@@ -72,6 +74,10 @@ class ChannelNumbers {
 };
 
 constinit taco::PerProcess<ChannelNumbers> channel_numbers;
+
+// libcrypto would take itself apart at exit(), under engines that run until the process has ended.
+// Where the program itself has begun to use it before, it does.
+void keep_crypto_library() { OPENSSL_init_crypto(OPENSSL_INIT_NO_ATEXIT, nullptr); }
 
 const taco::harp::Member kUser{"harp endpoints", 1, 0};
 
@@ -150,6 +156,7 @@ Result<Peer> Endpoint::State::connect(std::string_view address) {
   if (!peer.ok()) return peer.status();
   {
     std::lock_guard lock(mutex);
+    met.insert(peer.value());
     if (is_open) return peers.emplace_back(Peer{peer.value()});
   }
   stack->release_peer(peer.value());
@@ -186,6 +193,33 @@ void Endpoint::State::disconnect(const Connection& connection) {
   disconnect(connection.peer);
 }
 
+bool Endpoint::State::flush(Duration timeout) {
+  constexpr Duration kBetweenLooks = taco::kMillisecond / 4;
+  const taco::harp::Event never;
+  const Time limit = taco::later(taco::monotonic_now(), timeout);
+  while (usable().ok()) {
+    if (is_idle(limit)) return true;
+    const Time now = taco::monotonic_now();
+    if (now >= limit) break;
+    stack->engine().wait(never, std::min(limit, now + kBetweenLooks));
+  }
+  return false;
+}
+
+// Whom nobody is connected to any more may be owed something yet.
+bool Endpoint::State::is_idle(Time until) {
+  std::vector<std::uint32_t> all;
+  {
+    std::lock_guard lock(mutex);
+    all.assign(met.begin(), met.end());
+  }
+  bool idle = true;
+  const auto look = [&](taco::harp::Transport& transport) {
+    for (const std::uint32_t peer : all) idle = idle && transport.is_idle_st(peer);
+  };
+  return taco::harp::call_on_engine(stack->engine(), look, until) && idle;
+}
+
 // What has arrived and nobody received would stay for as long as the Stack, and count against what
 // the peer may have here.
 void Endpoint::State::end_channel(const Connection& connection) const {
@@ -203,6 +237,7 @@ Endpoint& Endpoint::operator=(Endpoint&&) noexcept = default;
 Endpoint::~Endpoint() = default;
 
 Result<Endpoint> Endpoint::open(const EndpointOptions& options) {
+  keep_crypto_library();
   const auto asked = stack_options(options);
   if (!asked.ok()) return asked.status();
   auto held = taco::harp::hold_stack(asked.value(), kUser, options.engine);
@@ -276,6 +311,8 @@ Transfer Endpoint::receive(Peer from, std::uint32_t channel, void* data, std::si
   made->start(state_->stack, state_->transfers);
   return Transfer(std::move(made));
 }
+
+bool Endpoint::flush(Duration timeout) { return state_->flush(timeout); }
 
 bool Endpoint::poll() { return state_->usable().ok() && state_->stack->engine().poll(); }
 

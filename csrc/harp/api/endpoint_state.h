@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string_view>
 #include <vector>
 
@@ -33,6 +34,7 @@ struct Endpoint::State : EndsUnlessCopied<Endpoint::State> {
   // channel ends with it.
   void keep(const Connection& connection);
   void disconnect(const Connection& connection);
+  bool flush(Duration timeout);
   // For a connection with `peer` at a listener of this process: no other listener of either side's
   // gives it.
   std::uint32_t give_channel(Peer peer) const;
@@ -46,10 +48,12 @@ struct Endpoint::State : EndsUnlessCopied<Endpoint::State> {
   std::mutex mutex;
   std::vector<Peer> peers;        // as often as connected; guarded by mutex
   std::vector<Connection> given;  // those that were kept; the same
+  std::set<std::uint32_t> met;    // ids of all that were ever among them; the same
   std::atomic<bool> is_open{true};
 
  private:
   void end_channel(const Connection& connection) const;
+  bool is_idle(taco::Time until);
 };
 
 }  // namespace harp
