@@ -148,7 +148,7 @@ class HARP_API Listener {
   static constexpr std::size_t kTicketBytes = 64;
   std::string ticket() const;
   // The next that has come: each once, the one that was heard first before the others. kTimeout:
-  // none has. A dialer that ended while it was answered may be among them.
+  // none has. One whose dialer has ended before it gave it to its program is taken back until then.
   Result<Connection> accept(Duration timeout = kForever);
 
  private:

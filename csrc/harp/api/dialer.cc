@@ -60,15 +60,17 @@ struct Dialer::State : EndsUnlessCopied<Dialer::State> {
   Result<taco::OwnFd> connect_to(const taco::harp::Endpoint& place, Time deadline);
   std::optional<std::string> exchange(int fd, const Challenges& drawn, Time deadline);
   void set(Result<Connection> result);
+  void say_taken();
 
   std::mutex mutex_;
   taco::Condition over_;
   std::optional<Result<Connection>> result_;  // guarded by mutex_
   bool is_given_ = false;                     // the same
+  taco::OwnFd call_;  // the same: answered, and the listener waits to hear that it was taken
   SideThread thread_;
 };
 
-// A connection that nobody has taken is none.
+// A connection that nobody has taken is none; the listener hears that by the call's end.
 Dialer::State::~State() {
   thread_.end();
   if (result_ && result_->ok() && !is_given_) owner.disconnect(result_->value());
@@ -91,10 +93,16 @@ Result<Connection> Dialer::State::wait(Duration timeout) {
     if (now >= limit) return Status(Code::kTimeout, "the listener has not answered yet");
     over_.wait_for(lock, std::chrono::nanoseconds(std::min(limit - now, taco::kSecond)));
   }
-  if (result_->ok() && std::exchange(is_given_, true)) {
-    return taco::invalid("this connection was given before");
-  }
+  if (!result_->ok()) return *result_;
+  if (std::exchange(is_given_, true)) return taco::invalid("this connection was given before");
+  say_taken();
   return *result_;
+}
+
+void Dialer::State::say_taken() {
+  const char taken = 1;
+  (void)!send(call_.get(), &taken, sizeof taken, MSG_DONTWAIT | MSG_NOSIGNAL);
+  call_.reset();
 }
 
 Result<Connection> Dialer::State::dial() {
@@ -138,7 +146,12 @@ Dialer::State::Attempt Dialer::State::dial_at(const taco::harp::Endpoint& place,
   }
   const auto answer = exchange(fd, drawn, deadline);
   if (!answer) return std::nullopt;
-  return connect_by_answer(*answer, drawn);
+  auto connection = connect_by_answer(*answer, drawn);
+  if (connection.ok()) {
+    std::lock_guard lock(mutex_);
+    call_ = std::move(*connected);
+  }
+  return connection;
 }
 
 // The listener's answer to this process's call, sealed; nothing: it has hung up.

@@ -8,6 +8,7 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -33,6 +34,9 @@ using taco::Time;
 constexpr Duration kGuestsTime = 5 * taco::kSecond;
 constexpr std::size_t kMaxGuests = 64;
 constexpr int kBacklog = 1024;
+// Dialers that were answered and have not said that the connection was taken. Of more the first is
+// not waited for.
+constexpr std::size_t kMaxAnswered = 64;
 // Calls that are known again: many more than are made in the half minute that a dialer calls for.
 constexpr std::size_t kMaxKnownCalls = 4096;
 
@@ -123,19 +127,23 @@ struct Listener::State : EndsUnlessCopied<Listener::State> {
     bool has_left() const;
   };
 
-  // A call that was answered by a connection, which is queued once.
+  // A call that was answered by a connection, which is queued once. A dialer that ends without
+  // having said that it was taken has none.
   struct Known {
     CallNumber number;
     Connection connection;
+    taco::OwnFd socket;  // until that is said
   };
 
   void serve();
   void let_in();
   void hear(Guest& guest);
   bool tell(Guest& guest, const std::string& sealed);
-  const Known* known(const CallNumber& number) const;
+  Known* known(const CallNumber& number);
   Answer answer_to(const Call& call, const Known* before, Connection* connection);
-  void queue(const CallNumber& number, const Connection& connection);
+  void queue(Known answered);
+  void hear_answered(std::span<const pollfd> seen);
+  bool take_back(const Connection& connection);
 
   taco::OwnFd door_;
   std::vector<Guest> guests_;  // the thread's own
@@ -211,7 +219,11 @@ void Listener::State::serve() {
       all.push_back({guest.socket.get(), POLLIN, 0});
       deadline = std::min(deadline, guest.leaves_at);
     }
+    for (const Known& each : known_) {
+      if (each.socket) all.push_back({each.socket.get(), POLLIN, 0});
+    }
     if (!thread_.await(all, deadline)) return;
+    hear_answered(std::span(all).subspan(1 + guests_.size()));
     std::vector<Guest> staying;
     for (std::size_t i = 0; i < guests_.size(); ++i) {  // the first that came is heard first
       Guest& guest = guests_[i];
@@ -257,17 +269,22 @@ void Listener::State::hear(Guest& guest) {
     tell(guest, "");
     return;
   }
-  const Known* const before = known(call->number);
+  Known* const before = known(call->number);
   Connection connection;
   const Answer answer = answer_to(*call, before, &connection);
   const bool told =
       tell(guest, seal_note(ticket.secret, guest.drawn(), Writer::kListener, encode(answer)));
-  if (!answer.accepted || before != nullptr) return;
-  if (told) return queue(call->number, connection);
-  owner.disconnect(connection);
+  if (!answer.accepted) return;
+  if (before != nullptr) {  // what it called by before is no more
+    if (told) before->socket = std::move(guest.socket);
+  } else if (told) {
+    queue({call->number, connection, std::move(guest.socket)});
+  } else {
+    owner.disconnect(connection);
+  }
 }
 
-const Listener::State::Known* Listener::State::known(const CallNumber& number) const {
+Listener::State::Known* Listener::State::known(const CallNumber& number) {
   const auto found = std::ranges::find(known_, number, &Known::number);
   return found == known_.end() ? nullptr : &*found;
 }
@@ -285,14 +302,47 @@ Answer Listener::State::answer_to(const Call& call, const Known* before, Connect
   return {.accepted = true, .channel = connection->channel, .text = owner.stack->address()};
 }
 
-void Listener::State::queue(const CallNumber& number, const Connection& connection) {
+void Listener::State::queue(Known answered) {
   if (known_.size() >= kMaxKnownCalls) known_.pop_front();
-  known_.push_back({number, connection});
+  known_.push_back(std::move(answered));
   {
     std::lock_guard lock(mutex_);
-    connections_.push_back(connection);
+    connections_.push_back(known_.back().connection);
   }
   come_.notify_one();
+  const auto waits = [](const Known& each) { return static_cast<bool>(each.socket); };
+  if (std::ranges::count_if(known_, waits) > static_cast<std::ptrdiff_t>(kMaxAnswered)) {
+    std::ranges::find_if(known_, waits)->socket.reset();
+  }
+}
+
+// `seen`: at the sockets of those that have one.
+void Listener::State::hear_answered(std::span<const pollfd> seen) {
+  auto at_socket = seen.begin();
+  for (auto each = known_.begin(); each != known_.end();) {
+    bool ended = false;
+    if (each->socket && (at_socket++)->revents != 0) {
+      char taken;
+      const ssize_t got = recv(each->socket.get(), &taken, sizeof taken, MSG_DONTWAIT);
+      ended = got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR);
+      if (ended || got > 0) each->socket.reset();
+    }
+    each = ended && take_back(each->connection) ? known_.erase(each) : each + 1;
+  }
+}
+
+// False: it was accepted before.
+bool Listener::State::take_back(const Connection& connection) {
+  {
+    std::lock_guard lock(mutex_);
+    const auto queued = std::ranges::find_if(connections_, [&](const Connection& each) {
+      return each.peer.id == connection.peer.id && each.channel == connection.channel;
+    });
+    if (queued == connections_.end()) return false;
+    connections_.erase(queued);
+  }
+  owner.disconnect(connection);
+  return true;
 }
 
 Listener::Listener(std::unique_ptr<State> state) : state_(std::move(state)) {}

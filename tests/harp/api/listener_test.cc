@@ -322,6 +322,31 @@ TEST(Listener, gives_one_channel_to_a_dialer_that_calls_twice) {
   EXPECT_EQ(statuses, std::vector<int>{0});
 }
 
+// It was answered, and nobody took its connection: it has ended before, or just then.
+TEST(Listener, gives_no_connection_of_a_dialer_that_has_ended_for_good) {
+  const auto statuses = run_processes({1, 60 * kSecond, {}}, [](Fellowship&) {
+    Endpoint endpoint = open_by("shm");
+    Listener listener = require(endpoint.listen());
+    for (const bool hears : {false, true}) {
+      Port between;
+      std::optional<harp::Dialer> dialer(
+          require(endpoint.dial(by_port(listener.ticket(), between.number()))));
+      std::thread wire([&] {
+        pass_on(between.accept(), stranger_at(port_in(listener.ticket())),
+                hears ? std::size_t{1} << 20 : kChallengeBytes);
+      });
+      usleep(200'000);
+      dialer.reset();
+      wire.join();
+    }
+    auto dialer = require(endpoint.dial(listener.ticket()));
+    const Connection here = require(dialer.wait(30 * kSecond));
+    EXPECT_EQ(require(listener.accept(30 * kSecond)).channel, here.channel);
+    EXPECT_EQ(listener.accept(0).status().code(), Code::kTimeout) << "a ghost";
+  });
+  EXPECT_EQ(statuses, std::vector<int>{0});
+}
+
 std::string heard_from(const taco::OwnFd& socket) {
   std::string bytes(4096, '\0');
   const ssize_t got = recv(socket.get(), bytes.data(), bytes.size(), 0);
@@ -393,8 +418,10 @@ TEST(Listener, hears_its_guests_in_their_order_but_for_those_that_have_left) {
     std::vector<std::uint32_t> channels;
     for (std::size_t i = 0; i < kGuests; ++i) {
       if (i == kLeaves) continue;
-      pass_on(std::move(here[i]), std::move(there[i]), std::size_t{1} << 20);
+      std::thread wire(
+          [&] { pass_on(std::move(here[i]), std::move(there[i]), std::size_t{1} << 20); });
       channels.push_back(require(dialers[i]->wait(30 * kSecond)).channel);
+      wire.join();
     }
     EXPECT_TRUE(std::ranges::is_sorted(channels)) << "in the order in which they were given";
     fellowship.barrier();
