@@ -50,6 +50,13 @@ std::optional<EthernetHeader> parse_ethernet(std::span<const std::byte> frame) {
   return header;
 }
 
+bool is_for_host(const EthernetHeader& header, std::span<const MacAddress> own) {
+  if (header.vlan != 0) return false;
+  const MacAddress& to = header.destination;
+  const bool is_group = (to[0] & std::byte{1}) != std::byte{0};
+  return is_group || to == MacAddress{} || std::ranges::find(own, to) != own.end();
+}
+
 void write_ethernet(const MacAddress& destination, const MacAddress& source, std::uint16_t type,
                     std::span<std::byte> frame) {
   TACO_ASSERT(frame.size() >= kEthernetHeader);

@@ -30,8 +30,8 @@ inline constexpr std::uint8_t kUdpProtocol = 17;
 inline constexpr std::uint8_t kIcmpv6Protocol = 58;
 
 struct EthernetHeader {
-  MacAddress destination;
-  MacAddress source;
+  MacAddress destination{};
+  MacAddress source{};
   std::uint16_t type = 0;  // of what follows the header
   std::uint16_t vlan = 0;  // 0: no tag, or one that says nothing but a priority
   std::size_t bytes = 0;   // of the header, a tag included
@@ -39,6 +39,11 @@ struct EthernetHeader {
 
 // With one VLAN tag (802.1Q) or none. None: the frame is too short, or has more tags.
 std::optional<EthernetHeader> parse_ethernet(std::span<const std::byte> frame);
+// For a host with those MAC addresses, on the network that frames without a tag are on. A VLAN is
+// another network, whose hosts may have the same addresses; and a device that hears all groups, or
+// everybody, hears what is for other hosts, too. Loopback interfaces bring frames to no address at
+// all.
+bool is_for_host(const EthernetHeader& header, std::span<const MacAddress> own);
 // Fills the first kEthernetHeader bytes.
 void write_ethernet(const MacAddress& destination, const MacAddress& source, std::uint16_t type,
                     std::span<std::byte> frame);

@@ -37,17 +37,6 @@ void drop_all(int fd) {
   setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program);
 }
 
-// A VLAN is another network, whose hosts may have the same addresses. A device that hears all
-// groups may hear what is for other hosts, too. Loopback interfaces bring frames to no address at
-// all.
-bool is_for_host(std::span<const std::byte> frame, const MacAddress& own) {
-  const auto ethernet = parse_ethernet(frame);
-  if (!ethernet || ethernet->vlan != 0) return false;
-  const MacAddress& to = ethernet->destination;
-  const bool is_group = (to[0] & std::byte{1}) != std::byte{0};
-  return is_group || to == own || to == MacAddress{};
-}
-
 }  // namespace
 
 Result<std::unique_ptr<FrameNic>> FrameNic::create(const FrameNicOptions& options,
@@ -165,17 +154,14 @@ std::size_t FrameNic::receive_from(std::size_t wire, std::span<RxPacket> packets
 
 // True: a datagram for one of our ports.
 bool FrameNic::accept(std::size_t wire, const RxFrame& frame, RxPacket& packet, Endpoint& source) {
-  if (!is_for_host(frame.bytes, wires_[wire].link.port->info().mac)) {
-    ++drops_.for_others;
-    return false;
-  }
   const auto path_at = [&](const Endpoint& destination) -> std::optional<std::uint32_t> {
     for (std::uint32_t path = 0; path < paths_.size(); ++path) {
       if (paths_[path].wire == wire && addresses_[path].endpoint == destination) return path;
     }
     return std::nullopt;
   };
-  switch (take_datagram(frame, path_at, packet, source)) {
+  const std::span own(&wires_[wire].link.port->info().mac, 1);
+  switch (take_datagram(frame, own, path_at, packet, source)) {
     case TakenFrame::kDatagram:
       return true;
     case TakenFrame::kForOthers:

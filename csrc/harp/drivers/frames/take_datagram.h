@@ -8,6 +8,7 @@
 #include <optional>
 #include <span>
 
+#include "harp/drivers/frames/ethernet.h"
 #include "harp/drivers/frames/frame_port.h"
 #include "harp/drivers/frames/udp_frame.h"
 #include "harp/nic.h"
@@ -16,19 +17,20 @@ namespace taco::harp {
 
 enum class TakenFrame {
   kDatagram,   // for a port of ours
-  kForOthers,  // a datagram for another port or address
+  kForOthers,  // of another network, or for another host, address or port
   kDamaged,    // a length, an address or a checksum is wrong
   kOther,      // no datagram, or one that takes a whole IP stack to read
 };
 
-// `path_at` says which local path has an address and port: std::optional<std::uint32_t>(const
-// Endpoint&). Only what is for one of them has its checksum computed. The packet refers to the
-// frame and to `source`.
+// `own`: the MAC addresses of this host. `path_at` says which local path has an address and port:
+// std::optional<std::uint32_t>(const Endpoint&). Only what is for one of them has its checksum
+// computed. The packet refers to the frame and to `source`.
 template <class PathAt>
-TakenFrame take_datagram(const RxFrame& frame, const PathAt& path_at, RxPacket& packet,
-                         Endpoint& source) {
+TakenFrame take_datagram(const RxFrame& frame, std::span<const MacAddress> own,
+                         const PathAt& path_at, RxPacket& packet, Endpoint& source) {
   UdpFrame udp;
   const FrameVerdict verdict = parse_udp_frame(frame.bytes, frame.bytes.size(), udp);
+  if (!is_for_host(udp.ethernet, own)) return TakenFrame::kForOthers;
   if (verdict == FrameVerdict::kDamaged) return TakenFrame::kDamaged;
   if (verdict == FrameVerdict::kOther) return TakenFrame::kOther;
   const std::optional<std::uint32_t> path = path_at(udp.destination);

@@ -34,7 +34,7 @@ struct UdpFrame {
 
 // `head`: the beginning of the frame, or all of it; the headers have to be in it. `frame_bytes`:
 // how long the frame is; behind the datagram there may be padding. `out` holds what was read when
-// the verdict is kUdp.
+// the verdict is kUdp, and the Ethernet header whatever it is, if there is one that can be read.
 FrameVerdict parse_udp_frame(std::span<const std::byte> head, std::size_t frame_bytes,
                              UdpFrame& out);
 

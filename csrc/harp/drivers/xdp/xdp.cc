@@ -11,6 +11,7 @@
 #include "harp/drivers/frames/take_datagram.h"
 #include "harp/drivers/frames/udp_frame.h"
 #include "harp/drivers/kernel/kernel_interfaces.h"
+#include "harp/drivers/xdp/mac_addresses.h"
 
 namespace taco::harp {
 
@@ -115,18 +116,30 @@ Status XdpNic::make_interfaces() {
   for (const auto* some : {&interfaces_, &waiting_}) {
     for (const auto& each : *some) tried.push_back(each->name());
   }
+  std::vector<std::uint32_t> holders;
   Status first_failure;
   for (std::size_t i = 0; i < networks_.size(); ++i) {
     const Interface* const holder = holder_of(all.value(), addresses()[i].endpoint);
     if (holder == nullptr) continue;
     networks_[i] = holder->network;
+    holders.push_back(holder->network.interface);
     const bool is_known = std::ranges::find(tried, holder->name) != tried.end();
     if (holder->loopback || !holder->up || is_known) continue;
     tried.push_back(holder->name);
     const Status made = make_interface(holder->name);
     if (first_failure.ok()) first_failure = made;
   }
-  return first_failure;
+  const Status seen = look_at_macs(holders);
+  return first_failure.ok() ? seen : first_failure;
+}
+
+// Each interface takes datagrams to all addresses, so that a frame may bear the MAC address of
+// another one, as those for a macvlan do on the interface below it.
+Status XdpNic::look_at_macs(std::span<const std::uint32_t> holders) {
+  auto seen = mac_addresses(holders);
+  if (!seen.ok()) return seen.status();
+  macs_ = std::move(seen).value();
+  return {};
 }
 
 Status XdpNic::make_interface(const std::string& name) {
@@ -376,9 +389,9 @@ bool XdpNic::take_frame(std::span<std::byte> frame, std::size_t place, RxPacket&
     const auto path = paths_.find(destination);
     return path == paths_.end() ? std::nullopt : std::optional(path->second);
   };
-  const TakenFrame taken = take_datagram({frame, false}, path_at, packet, sources_[place]);
+  const TakenFrame taken = take_datagram({frame, false}, macs_, path_at, packet, sources_[place]);
   if (taken == TakenFrame::kDatagram) return true;
-  ++counters_.damaged;
+  ++(taken == TakenFrame::kForOthers ? counters_.for_others : counters_.damaged);
   return false;
 }
 
@@ -402,12 +415,13 @@ void XdpNic::close_st() {
   kernel_->close_st();
   TACO_LOG_DEBUG("harp",
                  "xdp: %llu datagrams sent by rings and %llu by sockets, %llu and %llu received, "
-                 "%llu damaged",
+                 "%llu damaged, %llu for others",
                  static_cast<unsigned long long>(counters_.sent_by_ring),
                  static_cast<unsigned long long>(counters_.sent_by_socket),
                  static_cast<unsigned long long>(counters_.received_by_ring),
                  static_cast<unsigned long long>(counters_.received_by_socket),
-                 static_cast<unsigned long long>(counters_.damaged));
+                 static_cast<unsigned long long>(counters_.damaged),
+                 static_cast<unsigned long long>(counters_.for_others));
 }
 
 std::uint64_t XdpNic::overflows() const {

@@ -31,7 +31,8 @@ namespace taco::harp {
 struct XdpCounters {
   std::uint64_t sent_by_ring = 0, sent_by_socket = 0;  // runs of the kernel's count as one
   std::uint64_t received_by_ring = 0, received_by_socket = 0;
-  std::uint64_t damaged = 0;  // frames whose lengths, addresses or checksum are wrong
+  std::uint64_t damaged = 0;     // frames whose lengths, addresses or checksum are wrong
+  std::uint64_t for_others = 0;  // frames to another host, which an interface may hand over, too
 };
 
 class XdpNic final : public Nic {
@@ -69,6 +70,7 @@ class XdpNic final : public Nic {
   explicit XdpNic(const QueueShare& share) : share_(share) {}
   Status make_interfaces();
   Status make_interface(const std::string& name);
+  Status look_at_macs(std::span<const std::uint32_t> holders);
   Status take_interfaces();
   Status await_interfaces();
   void use(std::unique_ptr<XdpInterface> interface);
@@ -100,6 +102,7 @@ class XdpNic final : public Nic {
   Duration pause_ = 0;
   Time next_try_ = 0;
   WakeAlarm try_alarm_;
+  std::vector<MacAddress> macs_;      // at which the addresses are reached
   std::vector<OwnNetwork> networks_;  // that the addresses are on, by interfaces of this moment
   std::unordered_map<Endpoint, std::uint32_t, EndpointHash> paths_;  // by address
   std::vector<NicDescriptor> descriptors_;

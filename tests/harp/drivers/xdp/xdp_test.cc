@@ -2,9 +2,12 @@
 // AF_XDP; skipped with the reason elsewhere.
 #include <errno.h>
 #include <gtest/gtest.h>
+#include <net/if.h>
+#include <netpacket/packet.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -17,6 +20,8 @@
 #include <string>
 #include <vector>
 
+#include "base/own_fd.h"
+#include "harp/drivers/frames/udp_frame.h"
 #include "harp/drivers/xdp/xdp_end.h"
 
 // By which a ring is to be emptied: in place of the C library's.
@@ -259,6 +264,64 @@ TEST(XdpNicTest, everything_else_goes_on_to_the_kernel) {
     EXPECT_GE(end.counters().received_by_socket, 1u);
     const std::string ping = "ping -c 1 -W 5 " + network.address(1 - me) + " >/dev/null";
     EXPECT_EQ(system(("! command -v ping >/dev/null || " + ping).c_str()), 0);
+    fellowship.barrier();
+  });
+}
+
+MacAddress mac_of(const std::string& interface) {
+  ifreq request{};
+  memcpy(request.ifr_name, interface.data(), interface.size());
+  const OwnFd fd(socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  EXPECT_EQ(ioctl(fd.get(), SIOCGIFHWADDR, &request), 0) << interface;
+  MacAddress mac{};
+  memcpy(mac.data(), request.ifr_hwaddr.sa_data, mac.size());
+  return mac;
+}
+
+// A datagram in a frame to that MAC address.
+void send_frame(const Endpoint& from, const Endpoint& to, const MacAddress& mac,
+                std::span<const std::byte> datagram) {
+  const IoSlice slice{datagram.data(), datagram.size()};
+  std::vector<std::byte> frame(udp_headers_bytes(to));
+  write_udp_headers({mac_of("eth0"), mac, from, to}, {{&slice, 1}, datagram.size()}, frame);
+  frame.insert(frame.end(), datagram.begin(), datagram.end());
+  const OwnFd out(socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC, 0));
+  sockaddr_ll device{};
+  device.sll_family = AF_PACKET;
+  device.sll_ifindex = static_cast<int>(if_nametoindex("eth0"));
+  EXPECT_EQ(sendto(out.get(), frame.data(), frame.size(), 0,
+                   reinterpret_cast<const sockaddr*>(&device), sizeof device),
+            static_cast<ssize_t>(frame.size()));
+}
+
+// A switch may hand over frames to others, and an interface that hears everybody as well. Those to
+// an address that another interface has come by this one's ring, and are ours.
+TEST(XdpNicTest, frames_to_another_host_s_mac_address_are_for_others) {
+  XDP_OR_SKIP();
+  HOSTS_OR_SKIP(2, 1500);
+  between(network, [&](Fellowship& fellowship) {
+    const int me = fellowship.rank();
+    const std::string beside = "10.99.0." + std::to_string(me + 1);
+    ASSERT_EQ(system("ip link add link eth0 name m0 type macvlan mode bridge"), 0);
+    ASSERT_TRUE(set_up("m0", beside));
+    End end(fellowship, {network.address(me), beside}, me == 0 ? "udp" : "xdp", 1500);
+    const std::array own{mac_of("eth0"), mac_of("m0")};
+    const std::string all(reinterpret_cast<const char*>(&own), sizeof own);
+    std::array<MacAddress, 2> theirs;
+    memcpy(&theirs, fellowship.all_gather(all)[1].data(), sizeof theirs);
+    if (me == 0) {
+      constexpr MacAddress kOther{std::byte{2}, {}, {}, {}, {}, std::byte{0x77}};
+      const auto from = [&](int path) { return end.nic->addresses()[path].endpoint; };
+      send_frame(from(0), end.other[0], kOther, pattern(50, 1));
+      send_frame(from(1), end.other[1], kOther, pattern(51, 1));
+      send_frame(from(1), end.other[1], theirs[1], pattern(52, 1));
+      send_frame(from(0), end.other[0], theirs[0], pattern(53, 1));
+    } else {
+      EXPECT_TRUE(end.hear_until(2));
+      EXPECT_EQ(end.heard, (std::vector{pattern(52, 1), pattern(53, 1)}));
+      EXPECT_EQ(end.counters().received_by_ring, 2u);
+      EXPECT_EQ(end.counters().for_others, 2u);
+    }
     fellowship.barrier();
   });
 }
