@@ -52,7 +52,7 @@ class FrameCable {
         EXPECT_LT(held_.size(), kMaxHeld);
         held_.push_back(std::move(queue.front()));
         queue.pop_front();
-        frames[filled++] = {held_.back(), false};
+        frames[filled++] = {held_.back(), false, cable_.strips && take_tag_out(held_.back())};
       }
       counters_.frames_received += filled;
       return filled;
@@ -64,6 +64,17 @@ class FrameCable {
     void set_in_memory() { info_.in_memory = true; }
 
    private:
+    static constexpr std::ptrdiff_t kTagAt = 12, kTagBytes = 4;
+
+    // True: one of a VLAN.
+    static bool take_tag_out(Bytes& frame) {
+      if (frame.at(kTagAt) != std::byte{0x81} || frame.at(kTagAt + 1) != std::byte{0}) return false;
+      const bool is_vlan = (frame.at(kTagAt + 2) & std::byte{0x0f}) != std::byte{0} ||
+                           frame.at(kTagAt + 3) != std::byte{0};
+      frame.erase(frame.begin() + kTagAt, frame.begin() + kTagAt + kTagBytes);
+      return is_vlan;
+    }
+
     FrameCable& cable_;
     const int side_;
     FramePortInfo info_;
@@ -78,6 +89,7 @@ class FrameCable {
 
   bool is_up = true;
   std::size_t slots = 64;
+  bool strips = false;  // its ends take tags of VLANs out of frames
   std::function<bool(const Bytes& frame)> loses;
   const std::array<std::shared_ptr<End>, 2> ends;
 

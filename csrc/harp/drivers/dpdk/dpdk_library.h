@@ -25,7 +25,7 @@ struct DpdkPortOptions {
 struct DpdkLibrary {
   // Grows with every change of this structure, and of what it leads to: the library and its user
   // are of one build.
-  static constexpr std::uint32_t kVersion = 2;
+  static constexpr std::uint32_t kVersion = 3;
   std::uint32_t version = 0;
 
   const char* (*dpdk_version)() = nullptr;

@@ -143,6 +143,16 @@ void remove_dead_socket(const std::string& arguments) {
   if (is_dead) unlink(path.c_str());
 }
 
+// Devices take tags out of frames also where nobody has asked them to. The tag of none says a
+// priority.
+bool is_of_vlan(const rte_mbuf& mbuf) {
+  constexpr int kVlanMask = 0x0fff;
+  int tags = 0;
+  if ((mbuf.ol_flags & RTE_MBUF_F_RX_VLAN_STRIPPED) != 0) tags |= mbuf.vlan_tci;
+  if ((mbuf.ol_flags & RTE_MBUF_F_RX_QINQ_STRIPPED) != 0) tags |= mbuf.vlan_tci_outer;
+  return (tags & kVlanMask) != 0;
+}
+
 // The longest frame that a device may bring: af_packet's driver wants buffers that hold a slot of
 // its ring.
 std::size_t longest_frame(const std::string& driver, const std::string& arguments) {
@@ -496,7 +506,8 @@ bool DpdkPort::hand_out(rte_mbuf& mbuf, RxFrame& frame) {
     return false;
   }
   frame = {{rte_pktmbuf_mtod(&mbuf, std::byte*), mbuf.data_len},
-           checksum == RTE_MBUF_F_RX_L4_CKSUM_GOOD};
+           checksum == RTE_MBUF_F_RX_L4_CKSUM_GOOD,
+           is_of_vlan(mbuf)};
   return true;
 }
 

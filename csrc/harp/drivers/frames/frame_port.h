@@ -41,6 +41,7 @@ struct FramePortInfo {
 struct RxFrame {
   std::span<std::byte> bytes;
   bool checked = false;  // the device has found UDP's checksum right
+  bool of_vlan = false;  // the device has taken the tag of a VLAN out of it
 };
 
 // One datagram in a frame. The first of several slices is the protocol's header. All of it has been

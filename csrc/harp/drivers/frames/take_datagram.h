@@ -30,7 +30,7 @@ TakenFrame take_datagram(const RxFrame& frame, std::span<const MacAddress> own,
                          const PathAt& path_at, RxPacket& packet, Endpoint& source) {
   UdpFrame udp;
   const FrameVerdict verdict = parse_udp_frame(frame.bytes, frame.bytes.size(), udp);
-  if (!is_for_host(udp.ethernet, own)) return TakenFrame::kForOthers;
+  if (frame.of_vlan || !is_for_host(udp.ethernet, own)) return TakenFrame::kForOthers;
   if (verdict == FrameVerdict::kDamaged) return TakenFrame::kDamaged;
   if (verdict == FrameVerdict::kOther) return TakenFrame::kOther;
   const std::optional<std::uint32_t> path = path_at(udp.destination);

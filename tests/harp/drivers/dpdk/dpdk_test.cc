@@ -5,9 +5,11 @@
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <linux/ethtool.h>
+#include <linux/if_ether.h>
 #include <linux/sockios.h>
 #include <net/if.h>
 #include <netinet/in.h>
+#include <netpacket/packet.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,16 +18,22 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <string>
 #include <tuple>
 #include <vector>
 
+#include "base/own_fd.h"
 #include "harp/drivers/dpdk/dpdk_devices.h"
+#include "harp/drivers/dpdk/dpdk_network.h"
 #include "harp/drivers/dpdk/dpdk_settings.h"
+#include "harp/drivers/frames/udp_frame.h"
 #include "harp/drivers/xdp/xdp_here.h"
 #include "harp/engine/stack.h"
 #include "harp/tools/exchange.h"
 #include "support/dpdk_world.h"
+#include "support/ip.h"
 #include "support/network.h"
 #include "support/processes.h"
 
@@ -38,6 +46,7 @@ using ::taco::testing::Fellowship;
 using ::taco::testing::kDpdkDeadline;
 using ::taco::testing::memif;
 using ::taco::testing::over_dpdk;
+using ::taco::testing::pattern;
 using ::taco::testing::run_processes;
 using ::taco::testing::StackWorld;
 using ::taco::testing::TemporaryDirectory;
@@ -244,6 +253,71 @@ TEST(DpdkTest, slots_and_frames_longer_than_the_mtu_do_no_harm) {
         if (me == 0) {
           EXPECT_GT(counters_of(devices).frames_received, 200u);
         }
+        fellowship.barrier();
+      });
+  EXPECT_EQ(statuses, (std::vector<int>{0, 0}));
+}
+
+// A datagram to a host's MAC address and port, with the tag of a VLAN or without.
+std::vector<std::byte> frame_to(const MacAddress& mac, const Endpoint& from, const Endpoint& to,
+                                const std::vector<std::byte>& datagram, bool is_tagged) {
+  const IoSlice slice{datagram.data(), datagram.size()};
+  std::vector<std::byte> frame(udp_headers_bytes(to));
+  write_udp_headers({{std::byte{2}}, mac, from, to}, {{&slice, 1}, datagram.size()}, frame);
+  frame.insert(frame.end(), datagram.begin(), datagram.end());
+  constexpr std::array kTag{std::byte{0x81}, std::byte{0}, std::byte{0}, std::byte{5}};
+  if (is_tagged) frame.insert(frame.begin() + 12, kTag.begin(), kTag.end());
+  return frame;
+}
+
+void send_by_eth0(const std::vector<std::byte>& frame) {
+  const OwnFd out(socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC, 0));
+  sockaddr_ll device{};
+  device.sll_family = AF_PACKET;
+  device.sll_protocol = htons(ETH_P_ALL);
+  device.sll_ifindex = static_cast<int>(if_nametoindex("eth0"));
+  EXPECT_EQ(sendto(out.get(), frame.data(), frame.size(), 0,
+                   reinterpret_cast<const sockaddr*>(&device), sizeof device),
+            static_cast<ssize_t>(frame.size()));
+}
+
+// The kernel takes the tag of a VLAN out of a frame, and af_packet's driver puts it back, or says
+// beside the frame what it was.
+TEST(DpdkTest, a_frame_of_a_vlan_is_for_others) {
+  DPDK_OR_SKIP();
+  HOSTS_OR_SKIP(2);
+  const auto& spaces = network.namespaces();
+  const auto statuses =
+      run_processes({2, kDpdkDeadline, {spaces[0], spaces[1]}}, [&](Fellowship& fellowship) {
+        const auto tagged = pattern(100, 1), plain = pattern(100, 2);
+        struct {
+          Endpoint at;
+          MacAddress mac;
+        } receiver{};
+        if (fellowship.rank() == 1) {
+          memcpy(&receiver, fellowship.all_gather("")[0].data(), sizeof receiver);
+          const Endpoint from = ip(network.address(1), 9);
+          send_by_eth0(frame_to(receiver.mac, from, receiver.at, tagged, true));
+          send_by_eth0(frame_to(receiver.mac, from, receiver.at, plain, false));
+          return fellowship.barrier();
+        }
+        const auto devices =
+            parse_dpdk_devices(
+                "net_af_packet0,iface=eth0,blocksz=65536,framesz=2048,framecnt=1024 " +
+                network.address(0) + "/24")
+                .value();
+        const DpdkNetwork dpdk(devices, "");
+        NicOptions options;
+        options.locals = {{ip(network.address(0)), 1500}};
+        const auto nic = dpdk.open(options);
+        ASSERT_TRUE(nic.ok()) << nic.status().message();
+        receiver = {nic.value()->addresses()[0].endpoint,
+                    dpdk_links(devices, "").value().front().port->info().mac};
+        fellowship.all_gather({reinterpret_cast<const char*>(&receiver), sizeof receiver});
+        std::array<RxPacket, 1> packet;
+        const Time limit = monotonic_now() + 10 * kSecond;
+        while (nic.value()->receive_st(packet) == 0 && monotonic_now() < limit) continue;
+        EXPECT_TRUE(std::ranges::equal(packet[0].data, plain));
         fellowship.barrier();
       });
   EXPECT_EQ(statuses, (std::vector<int>{0, 0}));

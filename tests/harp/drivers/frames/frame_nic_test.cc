@@ -251,23 +251,27 @@ FrameCable::Bytes tagged(const FrameCable::Bytes& frame, int tag) {
 }
 
 // A VLAN is another network, on which the same addresses may belong to other hosts. A tag of none
-// says a priority.
+// says a priority. Some devices take tags out of frames, and say so beside them.
 TEST(FrameNicTest, frames_of_a_vlan_are_for_others) {
-  Pair pair;
-  pair.a.send(pair.b.at, "hello");
-  const FrameCable::Bytes datagram = pair.cable.on_the_way_to(1).at(0);
-  pair.cable.on_the_way_to(1).clear();
-  constexpr int kPriority = 0x6000, kVlan = 0x6005;
-  pair.cable.put(1, tagged(datagram, kPriority));
-  EXPECT_EQ(pair.b.receive(), Texts{"hello"});
-  pair.cable.put(1, tagged(datagram, kVlan));
-  EXPECT_EQ(pair.b.receive(), Texts{});
-  EXPECT_EQ(pair.b.nic->drops_st().for_others, 1u);
-  pair.cable.put(1, tagged(question(std::byte{0x66}, "10.0.0.1", "10.0.0.2"), kVlan));
-  EXPECT_EQ(pair.b.receive(), Texts{});
-  EXPECT_TRUE(pair.cable.on_the_way_to(0).empty()) << "a question of another network was answered";
-  EXPECT_EQ(pair.b.send(pair.a.at, "where?"), 1u);
-  EXPECT_EQ(last_of_destination(pair.cable.on_the_way_to(0).at(0)), std::byte{1});
+  for (const bool strips : {false, true}) {
+    Pair pair;
+    pair.cable.strips = strips;
+    pair.a.send(pair.b.at, "hello");
+    const FrameCable::Bytes datagram = pair.cable.on_the_way_to(1).at(0);
+    pair.cable.on_the_way_to(1).clear();
+    constexpr int kPriority = 0x6000, kVlan = 0x6005;
+    pair.cable.put(1, tagged(datagram, kPriority));
+    EXPECT_EQ(pair.b.receive(), Texts{"hello"});
+    pair.cable.put(1, tagged(datagram, kVlan));
+    EXPECT_EQ(pair.b.receive(), Texts{}) << (strips ? "without its tag" : "with its tag");
+    EXPECT_EQ(pair.b.nic->drops_st().for_others, 1u);
+    pair.cable.put(1, tagged(question(std::byte{0x66}, "10.0.0.1", "10.0.0.2"), kVlan));
+    EXPECT_EQ(pair.b.receive(), Texts{});
+    EXPECT_TRUE(pair.cable.on_the_way_to(0).empty())
+        << "a question of another network was answered";
+    EXPECT_EQ(pair.b.send(pair.a.at, "where?"), 1u);
+    EXPECT_EQ(last_of_destination(pair.cable.on_the_way_to(0).at(0)), std::byte{1});
+  }
 }
 
 // A device that hears all groups may hear everybody.
