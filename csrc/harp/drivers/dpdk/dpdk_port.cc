@@ -444,6 +444,12 @@ rte_mbuf* DpdkPort::build(const TxFrame& frame) {
   return mbuf;
 }
 
+// The number of them, from the front, that the device takes. Some drivers have to change headers
+// before hardware goes on from them, and refuse what it could not do.
+std::uint16_t DpdkPort::prepare(rte_mbuf** mbufs, std::uint16_t count) const {
+  return info_.checksums ? rte_eth_tx_prepare(port_, 0, mbufs, count) : count;
+}
+
 void DpdkPort::recall_st(const TxReference* reference) { lent_.recall(reference); }
 
 std::size_t DpdkPort::send_st(std::span<const TxFrame> frames) {
@@ -457,11 +463,17 @@ std::size_t DpdkPort::send_st(std::span<const TxFrame> frames) {
     const std::size_t most = std::min<std::size_t>(frames.size() - done, kBurst);
     while (built < most && (mbufs[built] = build(frames[done + built])) != nullptr) ++built;
     if (built < most) add(no_memory_, 1);
-    const std::uint16_t sent = built == 0 ? 0 : rte_eth_tx_burst(port_, 0, mbufs.data(), built);
+    const std::uint16_t good = prepare(mbufs.data(), built);
+    const std::uint16_t sent = good == 0 ? 0 : rte_eth_tx_burst(port_, 0, mbufs.data(), good);
     rte_pktmbuf_free_bulk(mbufs.data() + sent, built - sent);
     add(frames_sent_, sent);
     done += sent;
-    if (sent < most) break;
+    if (sent == good && good < built) {
+      add(damaged_, 1);  // the next one, which is lost
+      ++done;
+    } else if (sent < most) {
+      break;
+    }
   }
   return done;
 }

@@ -61,6 +61,7 @@ class DpdkPort final : public FramePort {
   rte_mbuf* build_attached(const TxFrame& frame);
   bool append_attached(rte_mbuf* head, rte_mbuf* last, const IoSlice& slice,
                        TxReference* reference);
+  std::uint16_t prepare(rte_mbuf** mbufs, std::uint16_t count) const;
   void ask_for_checksum(rte_mbuf& mbuf, const TxFrame& frame) const;
   bool receive_burst();
   bool hand_out(rte_mbuf& mbuf, RxFrame& frame);
