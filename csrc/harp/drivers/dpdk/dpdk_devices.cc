@@ -37,7 +37,7 @@ struct ProcessDpdk {
   std::string devices, eal_arguments;           // as first asked for
   Result<const DpdkLibrary*> library{nullptr};  // whose EAL has started
   struct Links {
-    Result<std::vector<FrameLink>> links{std::vector<FrameLink>()};
+    std::vector<FrameLink> links;  // none: they have not been opened, or could not be
     bool is_lent = false;
   };
   std::map<std::uint32_t, Links> by_engine;
@@ -222,9 +222,11 @@ Result<std::vector<FrameLink>> dpdk_links(const std::vector<DpdkDevice>& devices
         "which starts once: set them before");
   }
   if (!dpdk.library.ok()) return dpdk.library.status();
-  const auto [own, is_first] = dpdk.by_engine.try_emplace(engine);
-  if (is_first) own->second.links = open_links(*dpdk.library.value(), devices, engine);
-  return own->second.links;
+  std::vector<FrameLink>& links = dpdk.by_engine[engine].links;
+  if (!links.empty()) return links;
+  auto opened = open_links(*dpdk.library.value(), devices, engine);
+  if (opened.ok()) links = opened.value();
+  return opened;
 }
 
 std::shared_ptr<void> borrow_dpdk_links(std::uint32_t engine) {

@@ -16,8 +16,9 @@
 namespace taco::harp {
 
 // The links of an engine's devices, each with its port. Starts EAL when it is first called in a
-// process, and opens the devices when it is first called for the engine; what failed then is the
-// answer ever after. kInvalidArgument: other devices or arguments than the first time.
+// process; if that fails, so does every call. Opens the devices when it is first called for the
+// engine, and again where that has failed: what was missing may have come. kInvalidArgument: other
+// devices or arguments than the first time.
 Result<std::vector<FrameLink>> dpdk_links(const std::vector<DpdkDevice>& devices,
                                           const std::string& eal_arguments,
                                           std::uint32_t engine = 0);

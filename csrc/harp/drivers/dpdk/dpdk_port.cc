@@ -122,15 +122,24 @@ Status failure(const std::string& device, const char* what, int error) {
                                      " (" + last_words_of_eal() + ")");
 }
 
+// Where memif servers of this process listen. Devices are opened and closed one after another.
+std::multiset<std::string>& server_sockets() {
+  static std::multiset<std::string> all;
+  return all;
+}
+
+// Where a memif server listens. Empty: it is none, or has a socket without a name among files.
+std::string server_socket_of(const std::string& arguments) {
+  const bool is_server = argument_of(arguments, "role") == "server" &&
+                         argument_of(arguments, "socket-abstract") == "no";
+  return is_server ? argument_of(arguments, "socket") : "";
+}
+
 // A memif server that ended without a goodbye has left its socket's name behind, at which the next
 // one could not listen. Where another device of this process listens, nobody is to knock: memif's
 // driver does not survive everybody who is gone again before he was let in.
-void remove_dead_socket(const std::string& arguments) {
-  const bool is_server = argument_of(arguments, "role") == "server" &&
-                         argument_of(arguments, "socket-abstract") == "no";
-  const std::string path = argument_of(arguments, "socket");
-  static std::set<std::string> seen;  // devices are opened one after another
-  if (!is_server || path.empty() || !seen.insert(path).second) return;
+void remove_dead_socket(const std::string& path) {
+  if (server_sockets().count(path) != 0) return;
   sockaddr_un address{};
   if (path.size() >= sizeof address.sun_path) return;
   address.sun_family = AF_UNIX;
@@ -205,7 +214,11 @@ Status DpdkPort::make(const DpdkPortOptions& options) {
 // A device on the PCI bus was found when EAL started, if it may be used; others are made here.
 Status DpdkPort::attach(const DpdkPortOptions& options) {
   if (!is_pci(options.device)) {
-    remove_dead_socket(options.arguments);
+    server_socket_ = server_socket_of(options.arguments);
+    if (!server_socket_.empty()) {
+      remove_dead_socket(server_socket_);
+      server_sockets().insert(server_socket_);
+    }
     const int made = rte_eal_hotplug_add("vdev", options.device.c_str(), options.arguments.c_str());
     if (made != 0) return failure(options.device, "making it", made);
     attached_ = true;
@@ -361,6 +374,10 @@ void DpdkPort::end() {
   if (started_) rte_eth_dev_stop(port_);
   if (port_ != RTE_MAX_ETHPORTS && (started_ || attached_)) rte_eth_dev_close(port_);
   if (pool_ != nullptr) rte_mempool_free(pool_);
+  // Or nobody could make it again.
+  if (attached_) rte_eal_hotplug_remove("vdev", info_.name.c_str());
+  const auto socket = server_sockets().find(server_socket_);
+  if (socket != server_sockets().end()) server_sockets().erase(socket);
 }
 
 bool DpdkPort::is_up_st() {

@@ -70,7 +70,8 @@ class DpdkPort final : public FramePort {
   FramePortInfo info_;
   std::uint16_t port_ = RTE_MAX_ETHPORTS;
   std::uint16_t receive_slots_ = 0, send_slots_ = 0;
-  bool attached_ = false;  // the device is ours to remove again
+  bool attached_ = false;      // the device is ours to remove again
+  std::string server_socket_;  // of a memif; empty: none
   bool started_ = false;
   bool awaits_server_ = false;
   InterruptGate* interrupts_ = nullptr;         // null: they touch no memory that is used here
