@@ -59,9 +59,15 @@ class FrameCable {
     }
     void release_st() override { held_.clear(); }
     bool is_up_st() override { return cable_.is_up; }
-    FramePortCounters counters() const override { return counters_; }
+    FramePortCounters counters() const override {
+      ++times_counted;
+      return counters_;
+    }
 
     void set_in_memory() { info_.in_memory = true; }
+    void add_overflow() { ++counters_.overflows; }
+
+    mutable int times_counted = 0;
 
    private:
     static constexpr std::ptrdiff_t kTagAt = 12, kTagBytes = 4;

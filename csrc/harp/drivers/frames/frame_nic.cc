@@ -294,12 +294,14 @@ void FrameNic::report() const {
 }
 
 std::uint64_t FrameNic::overflows() const {
-  std::uint64_t total = 0;
-  for (const Wire& wire : wires_) {
-    const FramePortCounters all = wire.link.port->counters();
-    total += all.overflows + all.no_memory;
-  }
-  return total;
+  return overflows_.get(options_.clock(), [this] {
+    std::uint64_t total = 0;
+    for (const Wire& wire : wires_) {
+      const FramePortCounters all = wire.link.port->counters();
+      total += all.overflows + all.no_memory;
+    }
+    return total;
+  });
 }
 
 }  // namespace taco::harp

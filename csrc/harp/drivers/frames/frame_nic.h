@@ -27,6 +27,7 @@
 #include "harp/drivers/frames/neighbour_message.h"
 #include "harp/drivers/frames/neighbours.h"
 #include "harp/drivers/frames/poll_alarm.h"
+#include "harp/drivers/frames/slow_count.h"
 #include "harp/drivers/frames/udp_frame.h"
 #include "harp/network.h"
 #include "harp/nic.h"
@@ -150,6 +151,7 @@ class FrameNic final : public Nic {
   std::array<Endpoint, kReceiveBurst> sources_;
   Way way_;
   FrameDrops drops_;
+  mutable SlowCount overflows_;
   Time now_ = 0;
   Time links_looked_at_ = 0;
   std::uint32_t missing_ = 0;

@@ -425,9 +425,11 @@ void XdpNic::close_st() {
 }
 
 std::uint64_t XdpNic::overflows() const {
-  std::uint64_t total = kernel_->overflows() + former_dropped_;
-  for (const auto& each : interfaces_) total += each->dropped();
-  return total;
+  return kernel_->overflows() + overflows_.get(monotonic_now(), [this] {
+    std::uint64_t total = former_dropped_;
+    for (const auto& each : interfaces_) total += each->dropped();
+    return total;
+  });
 }
 
 }  // namespace taco::harp

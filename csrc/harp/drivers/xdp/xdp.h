@@ -18,6 +18,7 @@
 
 #include "base/clock.h"
 #include "base/status.h"
+#include "harp/drivers/frames/slow_count.h"
 #include "harp/drivers/kernel/udp.h"
 #include "harp/drivers/xdp/next_hops.h"
 #include "harp/drivers/xdp/wake_alarm.h"
@@ -109,6 +110,7 @@ class XdpNic final : public Nic {
   std::vector<std::size_t> kernel_places_;  // of the sockets' descriptors among all
   WakeAlarm room_alarm_;
   std::array<Endpoint, kReceiveBurst> sources_;
+  mutable SlowCount overflows_;       // of rings
   std::uint64_t former_dropped_ = 0;  // by interfaces that are gone
   std::uint64_t looks_ = 0;           // of the sockets, that were followed
   std::uint16_t identification_ = 0;

@@ -171,6 +171,18 @@ TEST(FrameNicTest, what_waits_for_a_neighbour_leaves_when_it_asks_about_itself) 
   EXPECT_EQ(last_of_destination(cable.on_the_way_to(1).front()), std::byte{7});
 }
 
+// An idle engine asks at each poll, and a device may have to be asked through its registers.
+TEST(FrameNicTest, overflows_are_asked_for_now_and_then) {
+  FrameCable cable;
+  Host a(cable, 0, "10.0.0.1", 24);
+  const int before = cable.ends[0]->times_counted;
+  for (int polls = 0; polls < 1'000; ++polls) EXPECT_EQ(a.nic->overflows(), 0u);
+  EXPECT_LE(cable.ends[0]->times_counted, before + 1);
+  cable.ends[0]->add_overflow();
+  test_now += 100 * kMillisecond;
+  EXPECT_EQ(a.nic->overflows(), 1u);
+}
+
 // Two hosts that know each other already.
 struct Pair {
   Pair() : a(cable, 0, "10.0.0.1", 24), b(cable, 1, "10.0.0.2", 24) {

@@ -2,6 +2,7 @@
 // AF_XDP; skipped with the reason elsewhere.
 #include <errno.h>
 #include <gtest/gtest.h>
+#include <linux/if_xdp.h>
 #include <net/if.h>
 #include <netpacket/packet.h>
 #include <poll.h>
@@ -33,6 +34,13 @@ extern "C" ssize_t sendto(int fd, const void* data, size_t bytes, int flags, con
   }
   errno = EAGAIN;
   return -1;
+}
+
+// To know how often the kernel is asked what rings have dropped: in place of the C library's.
+static int times_counted = 0;
+extern "C" int getsockopt(int fd, int level, int name, void* value, socklen_t* length) noexcept {
+  if (level == SOL_XDP && name == XDP_STATISTICS) ++times_counted;
+  return static_cast<int>(syscall(SYS_getsockopt, fd, level, name, value, length));
 }
 
 namespace taco::harp {
@@ -264,6 +272,18 @@ TEST(XdpNicTest, everything_else_goes_on_to_the_kernel) {
     EXPECT_GE(end.counters().received_by_socket, 1u);
     const std::string ping = "ping -c 1 -W 5 " + network.address(1 - me) + " >/dev/null";
     EXPECT_EQ(system(("! command -v ping >/dev/null || " + ping).c_str()), 0);
+    fellowship.barrier();
+  });
+}
+
+TEST(XdpNicTest, rings_are_asked_for_overflows_now_and_then) {
+  XDP_OR_SKIP();
+  HOSTS_OR_SKIP(2, 1500);
+  between(network, [&](Fellowship& fellowship) {
+    End end(fellowship, {network.address(fellowship.rank())}, "xdp", 1500);
+    const Time began = monotonic_now();
+    for (int polls = 0; polls < 10'000; ++polls) EXPECT_EQ(end.nic->overflows(), 0u);
+    EXPECT_LE(times_counted, 1 + (monotonic_now() - began) / (50 * kMillisecond));
     fellowship.barrier();
   });
 }
