@@ -8,6 +8,7 @@
 
 #include <algorithm>
 
+#include "base/descriptors.h"
 #include "base/log.h"
 #include "base/random.h"
 #include "harp/address.h"
@@ -28,6 +29,11 @@ constexpr std::size_t kMaxNicPaths = 24;  // a bit each, of 32
 Status no_such_address(const Endpoint& address) {
   return Status(Code::kResource, to_string(address) + " is not an address of any device (" +
                                      "TACO_HARP_DPDK says which there are)");
+}
+
+// The kernel may have the address, and has no socket to give away.
+bool is_shortage(int error) {
+  return error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM;
 }
 
 // Takes nothing in: what arrives at it is for us, and comes by the device.
@@ -88,6 +94,10 @@ bool FrameNic::has_address(const Endpoint& endpoint) const {
 Status FrameNic::choose_port(Endpoint& endpoint, OwnFd* socket) {
   const int family = sockaddr_of(endpoint)->sa_family;
   OwnFd fd(::socket(family, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!fd && is_shortage(errno)) {
+    return Status(Code::kResource, "cannot open a UDP socket beside " + to_string(endpoint) + ": " +
+                                       system_error_text(errno));
+  }
   if (fd && bind(fd.get(), sockaddr_of(endpoint), endpoint.size) == 0) {
     drop_all(fd.get());
     socklen_t length = sizeof endpoint.bytes;

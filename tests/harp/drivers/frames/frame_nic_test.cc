@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <string>
 
@@ -169,6 +171,29 @@ TEST(FrameNicTest, what_waits_for_a_neighbour_leaves_when_it_asks_about_itself) 
   a.receive();
   ASSERT_FALSE(cable.on_the_way_to(1).empty());
   EXPECT_EQ(last_of_destination(cable.on_the_way_to(1).front()), std::byte{7});
+}
+
+// Without a socket of the kernel's the address would be taken for one that it does not have.
+TEST(FrameNicTest, a_lack_of_descriptors_is_an_error_that_names_the_limit) {
+  FrameCable cable;
+  FrameLink link;
+  link.addresses = {{ip("127.0.0.1"), 8}};
+  link.port = cable.ends[0];
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const int next = dup(STDOUT_FILENO);
+  close(next);
+  const rlimit none_left{static_cast<rlim_t>(next), before.rlim_max};
+  for (const std::uint16_t port : {0, 7777}) {
+    FrameNicOptions options;
+    options.locals = {{ip("127.0.0.1", port), 1500}};
+    ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none_left), 0);
+    const Status status = FrameNic::create(options, {link}).status();
+    ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+    EXPECT_EQ(status.code(), Code::kResource);
+    EXPECT_NE(status.message().find("127.0.0.1"), std::string::npos) << status.message();
+    EXPECT_NE(status.message().find("ulimit -n"), std::string::npos) << status.message();
+  }
 }
 
 // An idle engine asks at each poll, and a device may have to be asked through its registers.
