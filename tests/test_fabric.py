@@ -21,6 +21,8 @@ needs_fabric = pytest.mark.skipif(reason is not None, reason=f"no fabric here: {
 RECEIVE = """
 import socket, sys
 s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+# Room for all that may come while this does not run, the end marks included.
+s.setsockopt(socket.SOL_SOCKET, 33, 16 << 20)  # SO_RCVBUFFORCE
 s.bind(("", 7000))
 print("ready", flush=True)
 count = 0
