@@ -154,15 +154,21 @@ def callbacks_of_collected_receives_run_on_their_own_thread() -> None:
 def polling_sees_completion() -> None:
     """Nobody waits: what is_completed() says must be so already."""
     tensor = mine(1_000_000)
-    if dist.get_rank() == 1:
-        time.sleep(0.3)
+    store, rank = dist.distributed_c10d._get_default_store(), dist.get_rank()
+    looked = [f"looked too early/{other}" for other in range(dist.get_world_size()) if other != 1]
+    if rank == 1:
+        store.wait(looked, timedelta(seconds=30))
     work = dist.all_reduce(tensor, async_op=True)
-    assert dist.get_rank() == 1 or not work.is_completed()
+    if rank != 1:
+        assert not work.is_completed()
+        store.set(f"looked too early/{rank}", "")
     end = time.monotonic() + 30
     while not work.is_completed():
         assert time.monotonic() < end
     assert bool((tensor == total()).all())
     dist.barrier()
+    if rank != 1:
+        store.delete_key(f"looked too early/{rank}")
 
 
 def dropped_work_still_completes() -> None:
