@@ -291,15 +291,20 @@ def test_a_broadcasts_root_hears_of_it_at_its_next_operation(world: Ranks) -> No
 
 
 def root_only_leaves(deviant: int) -> str:
-    """As above, but the root does nothing more than destroy the group."""
+    """As above, but the root does nothing more than destroy the group, which waits only a second
+    for what the others have to say: it begins once the deviant is about to call."""
     group = dist.new_group(list(range(WORLD)), timeout=timedelta(seconds=20))
+    store, calls = dist.distributed_c10d._get_default_store(), f"{group.group_name}: it deviates"
     rank = dist.get_rank()
     if rank != 0:
         root_has_finished(group)
+    if rank == deviant:
+        store.set(calls, "")
     try:
         dist.broadcast(floats(5 if rank == deviant else 4), 0, group=group)
         if rank == 0:
             root_has_finished(group)
+            store.wait([calls])
         dist.destroy_process_group(group)
     except dist.DistBackendError as error:
         dist.destroy_process_group(group)  # the second call finds nothing to tell
