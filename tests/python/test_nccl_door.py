@@ -205,12 +205,11 @@ def test_the_check_ends_with_an_error_where_something_is_missing() -> None:
     assert 'NCCL cannot use HARP here: NCCL_NET="IB" is set' in done.stderr
 
 
-def enable_as(rank: int, world: int, port: int, folder: Path, change: str = "") -> dict[str, str]:
+def enable_as(rank: int, world: int, port: int, folder: Path, change: str) -> dict[str, str]:
     """Under torchrun's variables; `change` is what is different on this rank."""
     own = folder / str(rank)
     own.mkdir(exist_ok=True)
     plugin = pretend(own)
-    nccl._OTHERS = timedelta(seconds=2)
     os.environ.update(
         RANK=str(rank),
         WORLD_SIZE=str(world),
@@ -222,6 +221,8 @@ def enable_as(rank: int, world: int, port: int, folder: Path, change: str = "") 
         plugin.unlink()
     elif change == "silent":
         return {}
+    elif change == "impatient":
+        nccl._OTHERS = timedelta(seconds=2)
     elif change == "version":
         from taco_torch import _check
 
@@ -254,7 +255,7 @@ def test_a_rank_without_the_plugin_is_named_on_every_rank(tmp_path: Path) -> Non
 
 
 def test_a_rank_that_does_not_call_enable_is_named(tmp_path: Path) -> None:
-    outcomes = enabled_by(tmp_path, ["", "silent", "silent"])
+    outcomes = enabled_by(tmp_path, ["impatient", "silent", "silent"])
     assert outcomes[0].error_type == RendezvousError.__name__
     assert "of rank 1, 2 nothing was heard within 2 s" in outcomes[0].error
 
