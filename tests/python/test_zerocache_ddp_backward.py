@@ -15,7 +15,7 @@ import torch.distributed as dist
 import zerocache_ranks as on_ranks
 from conftest import taco_only
 from marks import whole
-from spawn_ranks import Ranks
+from spawn_ranks import Ranks, wait_for_all
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from zerocache_growth import GRADIENT_BYTES, gradient_growth
@@ -338,6 +338,7 @@ def test_an_exception_on_all_ranks_leaves_what_was_averaged(job: Ranks, tmp_path
 
 def die(folder: str) -> tuple[str, str]:
     cache, model, _ = wrapped(folder, TinyGPT(2), wrap={"step_in_backward": True})
+    wait_for_all("death")
     if dist.get_rank() == 1:
         model.module.blocks[0].out.weight.register_hook(
             lambda _: os.kill(os.getpid(), signal.SIGKILL)
