@@ -95,6 +95,7 @@ def free_port() -> int:
 def test_a_process_on_the_dead_ones_port_hides_no_death() -> None:
     first = min(free_port(), 65000)
     environment = {"TACO_TRANSPORT": "udp", "TACO_PORT": str(first), "TACO_LOG": "off"}
+    environment["TACO_PEER_TIMEOUT_MS"] = "60000"
     with Ranks(WORLD, environment) as ranks:
         ranks.initialise()
         ranks.run(sum_once)
@@ -103,6 +104,7 @@ def test_a_process_on_the_dead_ones_port_hides_no_death() -> None:
         assert taken <= set(range(first, first + 100))
         # Nobody waits for anything, so nobody looks whether the others live.
         ranks.kill(VICTIM)
+        ranks.gather([VICTIM], 30)  # its port is free once it has ended
         with Ranks(2, environment) as heirs:
             heirs.initialise()
             heirs.run(sum_once)
@@ -113,7 +115,7 @@ def test_a_process_on_the_dead_ones_port_hides_no_death() -> None:
                 if rank != VICTIM:
                     ranks.begin(rank, all_reduce_forever, 1000)
             # Half of the peers' timeout, which is how long that death used to stay unseen.
-            for outcome in ranks.gather([rank for rank in range(WORLD) if rank != VICTIM], 5):
+            for outcome in ranks.gather([rank for rank in range(WORLD) if rank != VICTIM], 30):
                 assert outcome.error_type == "PeerLostError", outcome
                 assert outcome.fields is not None
                 assert outcome.fields["rank"] == VICTIM
