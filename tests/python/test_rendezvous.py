@@ -28,6 +28,13 @@ def rendezvous(rank: int, world: int, port: int, timeout_s: float, changes: dict
     assert tensor[0].item() == world
 
 
+def start(world: int, port: int) -> None:
+    """What a rank's first call takes, which a timeout of few seconds is not to cover."""
+    import taco_torch  # noqa: F401
+
+    connect(port, world)
+
+
 def rendezvous_on_paper(rank: int, world: int, port: int, timeout_s: float, folder: str) -> None:
     """As rendezvous(), with what is printed after the connection to the store in a file."""
     import os
@@ -95,8 +102,9 @@ def rendezvous_beside_other_calls(rank: int, world: int, port: int) -> None:
 
 def test_a_missing_rank_is_named(tmp_path) -> None:
     with Ranks(3) as ranks:
-        ranks.begin(0, rendezvous, 0, 3, ranks.port, 2.0, {})
-        ranks.begin(2, rendezvous, 2, 3, ranks.port, 2.0, {})
+        ranks.run(start, 3, ranks.port)
+        ranks.begin(0, rendezvous, 0, 3, ranks.port, 5.0, {})
+        ranks.begin(2, rendezvous, 2, 3, ranks.port, 20.0, {})
         for outcome in ranks.gather([0, 2], 30):
             assert outcome.error_type == "RendezvousError", outcome
             assert "rank 1 of 3" in outcome.error
@@ -236,6 +244,7 @@ def test_nothing_of_torchs_is_printed_when_a_rank_dies_at_the_start(
     tmp_path: Path, dead: int
 ) -> None:
     with Ranks(3) as ranks:
+        ranks.run(start, 3, ranks.port)
         for rank in (0, 1):
             ranks.begin(rank, rendezvous_on_paper, rank, 3, ranks.port, 5.0, str(tmp_path))
         await_greeting(ranks.store, 1)
@@ -379,7 +388,8 @@ def begin_all(ranks: Ranks, who: list[int], timeout_s: float) -> None:
 
 def test_a_rank_that_dies_while_the_others_come_is_named() -> None:
     with Ranks(3) as ranks:
-        begin_all(ranks, [1, 2], 4.0)
+        ranks.run(start, 3, ranks.port)
+        begin_all(ranks, [1, 2], 20.0)
         await_greeting(ranks.store, 1)
         ranks.kill(1)
         begin_all(ranks, [0], 4.0)
@@ -425,8 +435,12 @@ time.sleep(60)
 
 
 def rendezvous_for_long(rank: int, port: int) -> None:
-    connect(port, 2).set("here", "1")
-    rendezvous(rank, 2, port, 60.0, {})
+    import taco_torch  # noqa: F401
+
+    store = connect(port, 2)
+    store.set("here", "1")
+    timeout = timedelta(seconds=60)
+    dist.init_process_group("taco", store=store, rank=rank, world_size=2, timeout=timeout)
 
 
 @pytest.mark.parametrize("rank", [0, 1])
