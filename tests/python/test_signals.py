@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -96,19 +97,51 @@ WAITS: dict[str, Callable[[], object]] = {
 }
 
 
+def send_signal() -> None:
+    os.kill(os.getpid(), signal.SIGUSR1)
+
+
+def signal_the_main_thread(over: threading.Event) -> None:
+    """Once it waits: it sleeps, look for look, in one and the same call. What waits for the
+    interpreter goes on meanwhile, and what waits for a processor does not sleep."""
+    main, stat = threading.main_thread().ident or 0, Path(f"/proc/self/task/{os.getpid()}/stat")
+    last: Any = None
+    looks = 0
+    while looks < 5:
+        if over.wait(0.04):
+            return
+        frame = sys._current_frames()[main]
+        place, state = (frame, frame.f_lasti), stat.read_text().rpartition(") ")[2][0]
+        if place != last:
+            looks, last = 0, place
+        looks += state == "S"
+    send_signal()
+
+
 @contextmanager
-def signalled(handler: Callable[[], object], store: dist.TCPStore, others: str) -> Iterator[None]:
-    """SIGUSR1 comes to this process a moment after all others are ready."""
+def signalled(
+    handler: Callable[[], object],
+    store: dist.TCPStore,
+    others: str,
+    waits: Callable[[], bool] = lambda: True,
+) -> Iterator[None]:
+    """SIGUSR1 comes to this process once it waits, where `waits` says so, and all others are
+    ready."""
 
     def handle(_number: int, _frame: FrameType | None) -> None:
-        handler()
+        if waits():
+            handler()
+        else:  # it is on its way there
+            threading.Timer(0.05, send_signal).start()
 
     before = signal.signal(signal.SIGUSR1, handle)
     store.wait([f"{others}/{rank}" for rank in range(1, dist.get_world_size())], PATIENCE)
-    threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGUSR1)).start()
+    over = threading.Event()
+    threading.Thread(target=signal_the_main_thread, args=(over,)).start()
     try:
         yield
     finally:
+        over.set()
         signal.signal(signal.SIGUSR1, before)
 
 
@@ -311,7 +344,9 @@ def interrupted_in_a_step(folder: str, port: int) -> dict[str, torch.Tensor]:
             store.set("the step may go on", "")
             stop()
 
-        with signalled(stop_and_tell, store, "ready to step"), pytest.raises(KeyboardInterrupt):
+        waits = taco_torch._C.zerocache.waits_here
+        heard = signalled(stop_and_tell, store, "ready to step", waits)
+        with heard, pytest.raises(KeyboardInterrupt):
             step(model, optimizer, data)
         assert told
     else:
@@ -348,9 +383,6 @@ def refused_in_a_step(folder: str, port: int) -> tuple[list[str], dict[str, torc
     told: list[str] = []
 
     def use() -> None:
-        if not taco_torch._C.zerocache.waits_here():  # it is on its way there
-            threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGUSR1)).start()
-            return
         for call in calls:
             try:
                 call()
@@ -359,7 +391,7 @@ def refused_in_a_step(folder: str, port: int) -> tuple[list[str], dict[str, torc
         store.set("used in a step", "")
 
     if rank == 0:
-        with signalled(use, store, "ready to use"):
+        with signalled(use, store, "ready to use", taco_torch._C.zerocache.waits_here):
             step(model, optimizer, data)
     else:
         store.set(f"ready to use/{rank}", "")
