@@ -1,8 +1,10 @@
 // Ranks that disagree, come late, die or leave: everybody gets the same reason, and nobody hangs.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <atomic>
 #include <random>
+#include <string>
 #include <thread>
 
 #include "harp/engine/engine_call.h"
@@ -95,6 +97,17 @@ Status failure_of(Communicator& group) {
 bool everything_ends(RankThreads& ranks) {
   return eventually([&] { return ranks.network().open_requests() == 0; });
 }
+
+// Operations that are to time out here: by far longer than a busy machine keeps a rank from
+// starting.
+constexpr Duration kShortTimeout = 3 * kSecond;
+
+// Whether the members' answers came within the moment that the error waits for them, which a busy
+// machine may take from them: what was tried says less then, and is to be tried again.
+bool lacks_answers(const std::string& text) {
+  return text.find("No answer from ranks") != std::string::npos;
+}
+constexpr int kTries = 5;
 
 struct Disagreement {
   const char* name;
@@ -256,9 +269,12 @@ TEST(Mismatch, ARankThatLeavesEndsWhatNeedsIt) {
 }
 
 TEST(Mismatch, EarlierOperationsKeepTheirTimeout) {
-  RankThreads ranks({.world = 4, .timeout = 300 * kMillisecond, .algorithm = "gather=direct"});
-  SecondDisputed about_two(ranks);
-  const Status status = about_two.root->wait(0);
+  Status status;
+  for (int i = 0; i == 0 || (i < kTries && lacks_answers(status.message())); ++i) {
+    RankThreads ranks({.world = 4, .timeout = kShortTimeout, .algorithm = "gather=direct"});
+    SecondDisputed about_two(ranks);
+    status = about_two.root->wait(0);
+  }
   EXPECT_EQ(status.code(), Code::kTimeout) << status.message();
   EXPECT_NE(status.message().find("not arrived: ranks 1"), std::string::npos) << status.message();
 }
@@ -292,8 +308,10 @@ TEST(Mismatch, AMessageSentBeforeItIsReceived) {
   EXPECT_TRUE(about_two.root->wait(0).ok());
 }
 
-TEST(Timeout, NamesWhoHasArrivedAndWhoHasNot) {
-  RankThreads ranks({.world = 4, .timeout = 150 * kMillisecond});
+// What ranks 0 and 1 hear of an operation that the others do not start.
+std::array<Status, 2> statuses_without_two_and_three() {
+  std::array<Status, 2> statuses;
+  RankThreads ranks({.world = 4, .timeout = kShortTimeout});
   ranks.run([&](int rank, Communicator& group) {
     auto warm_up = make_call(Kind::kBroadcast, Dtype::kF32, ReduceOp::kSum, 10, 0, rank, 4);
     warm_up->spec.timeout = 20 * kSecond;
@@ -304,13 +322,22 @@ TEST(Timeout, NamesWhoHasArrivedAndWhoHasNot) {
       return;
     }
     auto call = make_call(Kind::kAllReduce, Dtype::kF32, ReduceOp::kSum, 1000, 0, rank, 4);
-    const Status status = run_call(group, *call);
+    statuses[rank] = run_call(group, *call);
+  });
+  return statuses;
+}
+
+TEST(Timeout, NamesWhoHasArrivedAndWhoHasNot) {
+  std::array<Status, 2> statuses = statuses_without_two_and_three();
+  for (int i = 1; i < kTries && lacks_answers(statuses[0].message()); ++i)
+    statuses = statuses_without_two_and_three();
+  for (const Status& status : statuses) {
     EXPECT_EQ(status.code(), Code::kTimeout);
     for (const char* part : {"all_reduce SUM float32 x 1000 (sequence 2)", "4000 bytes",
                              " Timed out ", "Arrived: ranks 0, 1; not arrived: ranks 2, 3",
                              "Rank 3 has last started broadcast float32 x 10 root 0 (sequence 1)"})
       EXPECT_NE(status.message().find(part), std::string::npos) << part << "\n" << status.message();
-  });
+  }
 }
 
 // After an outage an answer may arrive that is about an operation long ended, while the same
