@@ -23,6 +23,10 @@ using testing::values;
 
 constexpr Duration kLimit = 20 * kSecond;
 constexpr Duration kWellPastTheGrace = 500 * kMillisecond;
+// A reason that was told by then has come within the grace; a busy machine may take longer, and the
+// case is tried again.
+constexpr Duration kWellInTime = 150 * kMillisecond;
+constexpr int kTries = 20;
 
 void on_engine(RankThreads& ranks, int rank, std::function<void(harp::Transport&)> function) {
   const auto stack = ranks.network().stack(rank);
@@ -47,6 +51,7 @@ struct Withdrawn {
     request.data = into.data();
     request.bytes = into.size();
     request.on_done = [](harp::SendRequest&, const Status&) {};
+    since = monotonic_now();
     on_engine(ranks, 1, [&](harp::Transport& transport) {
       transport.send_st(LoopbackNetwork::peer_of(0), request);
       transport.cancel_st(request, Status(Code::kAborted, "no more"));
@@ -56,6 +61,7 @@ struct Withdrawn {
   }
   Bytes into;
   OperationPtr receive;
+  Time since = 0;  // not later than the withdrawal
 };
 
 // Timers expire in their order: when this one has, those of the rank's group are over.
@@ -98,13 +104,8 @@ TEST(Withdrawal, WhoNeverHearsWhyFailsAllTheSame) {
   EXPECT_EQ(elsewhere.code(), Code::kAborted) << elsewhere.message();
 }
 
-// The reason is about operation 2, and comes while operation 1, begun since, is open.
-TEST(Withdrawal, AReasonThatComesInTimeIsWhatFailsAndEndsNothingEarlier) {
-  RankThreads ranks({.world = 3, .timeout = 60 * kSecond});
-  const Withdrawn about(ranks);
-  Bytes got(values(Dtype::kF32, 4, 0).size());
-  const OperationPtr open = *start_broadcast(ranks.group(0), got, 2);
-  drain_engine(ranks, 0);
+// Rank 2 tells rank 0 that operation 2 is disputed; returns when it has heard.
+void tell_reason(RankThreads& ranks) {
   Notice reason;
   reason.kind = NoticeKind::kGroupFailed;
   reason.group = ranks.group(0).options().id;
@@ -114,6 +115,19 @@ TEST(Withdrawal, AReasonThatComesInTimeIsWhatFailsAndEndsNothingEarlier) {
   on_engine(ranks, 2, [&](harp::Transport& transport) {
     transport.notify_st(LoopbackNetwork::peer_of(0), encode(reason));
   });
+  drain_engine(ranks, 0);
+}
+
+// Whether the reason came in time, and with it the verdict; the last try is judged all the same.
+// The reason is about operation 2, and comes while operation 1, begun since, is open.
+bool a_reason_fails_what_it_is_about(bool is_last_try) {
+  RankThreads ranks({.world = 3, .timeout = 60 * kSecond});
+  const Withdrawn about(ranks);
+  Bytes got(values(Dtype::kF32, 4, 0).size());
+  const OperationPtr open = *start_broadcast(ranks.group(0), got, 2);
+  drain_engine(ranks, 0);
+  tell_reason(ranks);
+  if (monotonic_now() - about.since > kWellInTime && !is_last_try) return false;
   const Status status = about.receive->wait(kLimit);
   EXPECT_EQ(status.code(), Code::kMismatch) << status.message();
   EXPECT_NE(status.message().find("operation 2 is disputed"), std::string::npos)
@@ -122,11 +136,17 @@ TEST(Withdrawal, AReasonThatComesInTimeIsWhatFailsAndEndsNothingEarlier) {
   EXPECT_FALSE(open->done());
   Bytes sent = values(Dtype::kF32, 4, 2);
   Result<OperationPtr> root = start_broadcast(ranks.group(2), sent, 2);
-  ASSERT_TRUE(root.ok()) << root.status().message();
+  EXPECT_TRUE(root.ok()) << root.status().message();
+  if (!root.ok()) return true;
   const Status end = open->wait(kLimit);
   EXPECT_TRUE(end.ok()) << end.message();
   EXPECT_TRUE(same(got, sent));
   EXPECT_TRUE((*root)->wait(kLimit).ok());
+  return true;
+}
+
+TEST(Withdrawal, AReasonThatComesInTimeIsWhatFailsAndEndsNothingEarlier) {
+  for (int i = 1; !a_reason_fails_what_it_is_about(i == kTries); ++i) continue;
 }
 
 }  // namespace
