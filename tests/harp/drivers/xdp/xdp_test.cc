@@ -82,10 +82,13 @@ void datagrams_of_every_length_pass(const Network& network, std::size_t mtu) {
         all.push_back(pattern(bytes, bytes));
       }
       const std::uint64_t by_sockets = end.counters().sent_by_socket;
+      const Time begin = monotonic_now();
       for (const auto& each : all) EXPECT_TRUE(end.send(path, each));
       EXPECT_TRUE(end.hear_until(all.size()));
       EXPECT_EQ(end.heard, all) << "path " << path;
-      EXPECT_LE(end.counters().sent_by_socket, by_sockets + 1) << "the neighbour is confirmed";
+      const auto seconds = static_cast<std::uint64_t>((monotonic_now() - begin) / kSecond);
+      EXPECT_LE(end.counters().sent_by_socket, by_sockets + 1 + seconds)
+          << "the neighbour is confirmed once a second";
       fellowship.barrier();
       end.heard.clear();
     }
@@ -236,11 +239,20 @@ TEST(XdpNicTest, a_full_ring_lets_its_owner_sleep_until_there_is_room) {
         end.nic->look_everywhere_st();
         return woken;
       };
+      // The ring calls 100 us after it was found full, which on a busy machine may be over before
+      // it is listened to.
+      const auto fills_and_is_quiet = [&] {
+        for (int i = 0; i < 1'000; ++i) {
+          while (takes()) continue;
+          if (end.wait(0) == 0) return true;
+          end.nic->look_everywhere_st();
+        }
+        return false;
+      };
       kernel_sends_nothing = true;
       EXPECT_TRUE(takes());
       EXPECT_TRUE(wakes()) << "it was taken, and has not left";
-      while (takes()) continue;
-      EXPECT_EQ(end.wait(0), 0) << "there is room at once";
+      EXPECT_TRUE(fills_and_is_quiet()) << "there is room at once";
       EXPECT_TRUE(wakes());
       EXPECT_EQ(end.wait(0), 0) << "it was looked at";
       while (takes()) continue;  // what confirms the neighbour goes by the socket
