@@ -3,14 +3,17 @@
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <new>
 #include <string>
 #include <vector>
 
@@ -150,14 +153,22 @@ std::vector<std::byte> reset_of(std::span<const std::byte> datagram) {
   return bytes;
 }
 
+// For how long the relay has got nothing from rank 1 while rank 0 spoke, at most; shared by the
+// processes.
+using Silence = std::atomic<Duration>;
+
 // Answers every packet of rank 0's by a reset that nobody can tell from a true one; and keeps the
 // packets to itself once `alone` is set.
-void forge_resets(Fellowship& fellowship) {
+void forge_resets(Fellowship& fellowship, Silence& longest) {
   const auto addresses = fellowship.all_gather("");
   std::atomic<bool> alone{false};
+  Time heard = kNever;  // from rank 1
   std::atomic<int> forged{0};
   Relay relay(addresses[0], addresses[1],
               [&](int from, std::span<const std::byte> datagram, const Relay::Back& back) {
+                const Time now = monotonic_now();
+                if (from == 1) heard = now;
+                if (!alone.load()) longest = std::max(longest.load(), now - heard);
                 if (from == 0 && !wire::is_hello(datagram)) {
                   back(reset_of(datagram));
                   ++forged;
@@ -207,12 +218,27 @@ void speak_through_the_relay(Fellowship& fellowship) {
   stack->close();
 }
 
+// A second of silence after resets is proof of a death: where a busy machine let rank 1 or the
+// relay stand still for about as long, the session may end rightly, and the case is tried again.
 TEST(ResetTest, no_stream_of_forged_resets_ends_a_session_whose_peer_lives) {
-  const auto statuses = run_processes({3, 60 * kSecond, {}}, [](Fellowship& fellowship) {
-    if (fellowship.rank() == kThird) return forge_resets(fellowship);
-    speak_through_the_relay(fellowship);
-  });
-  EXPECT_EQ(statuses, (std::vector<int>{0, 0, 0}));
+  constexpr Duration kStoodStill = 800 * kMillisecond;
+  constexpr int kTries = 4;
+  void* const memory =
+      mmap(nullptr, sizeof(Silence), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(memory, MAP_FAILED);
+  Silence& longest = *new (memory) Silence(0);
+  const std::vector<int> good{0, 0, 0};
+  std::vector<int> statuses;
+  for (int i = 0; i == 0 || (i < kTries && statuses != good && longest > kStoodStill); ++i) {
+    if (i > 0) fprintf(stderr, "[ rank 1 stood still for %.1f s: once more ]\n", 1e-9 * longest);
+    longest = 0;
+    statuses = run_processes({3, 60 * kSecond, {}}, [&](Fellowship& fellowship) {
+      if (fellowship.rank() == kThird) return forge_resets(fellowship, longest);
+      speak_through_the_relay(fellowship);
+    });
+  }
+  EXPECT_EQ(statuses, good);
+  munmap(memory, sizeof(Silence));
 }
 
 }  // namespace
