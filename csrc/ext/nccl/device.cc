@@ -9,7 +9,7 @@
 namespace harp::nccl {
 namespace {
 
-// What is taken ends outside the lock: a thread is joined by that, or transfers are given up.
+// Things that are taken end outside the lock: a thread is joined by that, or transfers given up.
 template <class Key, class Value>
 Value take(std::mutex& mutex, std::map<Key, Value>& all, Key key) {
   std::lock_guard lock(mutex);

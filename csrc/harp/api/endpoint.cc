@@ -220,8 +220,8 @@ bool Endpoint::State::is_idle(Time until) {
   return taco::harp::call_on_engine(stack->engine(), look, until) && idle;
 }
 
-// What has arrived and nobody received would stay for as long as the Stack, and count against what
-// the peer may have here.
+// Messages that nobody received would stay for as long as the Stack, and count against what the
+// peer may have here.
 void Endpoint::State::end_channel(const Connection& connection) const {
   const std::uint64_t own = stack->incarnation(), peer = stack->incarnation_of(connection.peer.id);
   if (!channel_numbers().end(own, peer, connection.channel)) return;
