@@ -5,7 +5,6 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/utsname.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -102,9 +101,7 @@ void see_kernel_networks(SeenHost& seen, const std::string& interfaces) {
     seen.host.networks.push_back(each.name + " " + to_string(each.address));
     const auto known = std::ranges::find(seen.host.devices, each.name, &Host::Device::name);
     if (known == seen.host.devices.end()) {
-      const std::string hardware = "/sys/class/net/" + each.name + "/device";
-      seen.host.devices.push_back(
-          {each.name, device_queues(each.name), access(hardware.c_str(), F_OK) == 0});
+      seen.host.devices.push_back({each.name, device_queues(each.name), is_hardware(each.name)});
     }
   }
 }

@@ -9,6 +9,8 @@
 
 #include "base/file.h"
 #include "harp/tools/setup_checks.h"
+#include "support/network.h"
+#include "support/processes.h"
 #include "support/temporary_directory.h"
 
 namespace taco::harp {
@@ -225,6 +227,20 @@ TEST(SeenHost, tells_what_it_is) {
     EXPECT_GE(each.queues.now, 1u) << each.name;
     EXPECT_GE(each.queues.most, each.queues.now) << each.name;
   }
+}
+
+// Files of /sys may be another network namespace's, where hardware may have the same name.
+TEST(SeenHost, knows_what_is_behind_the_devices_of_its_own_network) {
+  HOSTS_OR_SKIP(1);
+  const std::vector<std::string> spaces{network.namespaces()[0]};
+  const auto statuses =
+      taco::testing::run_processes({1, 60 * kSecond, spaces}, [](taco::testing::Fellowship&) {
+        const Host host = see_host("udp", "eth0").host;
+        ASSERT_EQ(host.devices.size(), 1u);
+        EXPECT_FALSE(host.devices[0].is_hardware) << "one end of a pair (veth)";
+        EXPECT_FALSE(see_host("udp", "lo").host.devices.at(0).is_hardware);
+      });
+  EXPECT_EQ(statuses, std::vector<int>{0});
 }
 
 TEST(SeenHost, has_the_interfaces_that_are_named_or_not_excluded) {

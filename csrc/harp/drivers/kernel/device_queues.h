@@ -1,6 +1,6 @@
 // How many queues a network device receives by, as ethtool(8) shows them (-l) and sets them (-L),
-// and how fast it is. Files of /sys tell that, too, but of the network namespace that they were
-// mounted in.
+// how fast it is, and what is behind it. Files of /sys tell that, too, but of the network namespace
+// that they were mounted in.
 //
 // Any thread.
 #pragma once
@@ -20,5 +20,8 @@ struct DeviceQueues {
 DeviceQueues device_queues(const std::string& device);
 // Its speed in Mbit/s; 0: it has none, or does not say.
 std::uint32_t device_mbits(const std::string& device);
+// A device of a bus, as that of PCI, is behind it: the other end is no interface or process of this
+// machine. False where the kernel does not say.
+bool is_hardware(const std::string& device);
 
 }  // namespace taco::harp
