@@ -12,13 +12,15 @@ import time
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
 from conftest import BACKEND
-from spawn_ranks import Ranks, initialise
+from spawn_ranks import Ranks, initialise, wait_for_all
 from stderr_file import stderr_into
+from torch._C._distributed_c10d import ErrorType
 
 import taco_torch
 
@@ -122,16 +124,18 @@ def test_a_lost_peer_can_be_pickled(transport: str) -> None:
 def test_a_silent_peer_is_lost_when_its_time_is_up() -> None:
     with fresh(3, "udp", TACO_PEER_TIMEOUT_MS="1500") as ranks:
         ranks.run(total)
+        begin = time.monotonic()  # what is not acknowledged yet may be missed from here on
         ranks.kill(2, signal.SIGSTOP)
         for rank in (0, 1):
             ranks.begin(rank, total)
         outcomes = ranks.gather([0, 1], 30)
+        assert time.monotonic() - begin >= 1.0
         ranks.kill(2, signal.SIGCONT)
         for outcome in outcomes:
             assert outcome.error_type == "PeerLostError", outcome
             assert outcome.fields is not None
             assert outcome.fields["rank"] == 2
-            assert 1.0 <= outcome.seconds < 9.5  # 10 s are the default
+            assert outcome.seconds < 9.5  # 10 s are the default
 
 
 def test_a_rank_that_died_between_operations_is_named_by_the_next(transport: str) -> None:
@@ -243,11 +247,16 @@ def test_a_lost_last_acknowledgement_is_no_death() -> None:
 def dies_before_it_comes(rank: int, world: int, port: int) -> None:
     if rank == 1:
         os._exit(3)
-    initialise(rank, world, port, timeout_s=3)
+    initialise(rank, world, port, timeout_s=10)
+
+
+def has_loaded_this() -> None:
+    """A rank that returns from here has started, and imports nothing more."""
 
 
 def test_a_rank_that_never_comes_is_named(transport: str) -> None:
     with Ranks(3, {"TACO_TRANSPORT": transport, "TACO_LOG": "error"}) as ranks:
+        ranks.run(has_loaded_this)
         for rank in range(3):
             ranks.begin(rank, dies_before_it_comes, rank, 3, ranks.port)
         gone, others = ranks.gather([1])[0], ranks.gather([0, 2], 40)
@@ -255,14 +264,18 @@ def test_a_rank_that_never_comes_is_named(transport: str) -> None:
         for outcome in others:
             assert outcome.error_type == "RendezvousError", outcome
             assert "rank 1 of 3" in outcome.error
-            assert outcome.seconds < 20
+            assert outcome.seconds < 30
+
+
+def taco_backend(group: Any) -> Any:
+    return group._get_backend(torch.device("cpu"))
 
 
 def wait_in_time(seconds: float) -> float:
-    begin = time.monotonic()
-    group = dist.new_group(list(range(dist.get_world_size())), timeout=timedelta(seconds=seconds))
+    group = dist.new_group(list(range(dist.get_world_size())))
+    taco_backend(group).set_timeout(timedelta(seconds=seconds))
+    wait_for_all("the group is made")
     if dist.get_rank() == 1:
-        time.sleep(seconds + 1.5)
         return 0.0
     begin = time.monotonic()
     try:
@@ -274,15 +287,18 @@ def wait_in_time(seconds: float) -> float:
 
 def test_a_timeout_says_what_who_and_how_large(transport: str) -> None:
     with fresh(3, transport) as ranks:
-        outcomes = ranks.outcomes(wait_in_time, 1.0)
+        outcomes = ranks.outcomes(wait_in_time, 3.0)
+        waits = []
         for rank in (0, 2):
             assert outcomes[rank].error_type == "CollectiveTimeoutError", outcomes[rank]
             waited, text = outcomes[rank].error.split("|", 1)
-            assert 0.9 < float(waited) < 3.5
+            waits.append(float(waited))
             assert "all_reduce SUM float32 x 250" in text
             assert "1000 bytes" in text
             assert "not arrived: ranks 1" in text
             assert "sequence" in text
+        # Who begins later hears of it from the other one, before its own time is up.
+        assert 2.9 < max(waits) < 20
 
 
 def dump_while_waiting(path: str) -> None:
@@ -292,6 +308,14 @@ def dump_while_waiting(path: str) -> None:
         os.kill(os.getpid(), signal.SIGUSR2)
         time.sleep(1.0)
         work.wait()
+
+
+def hear_of_a_loss() -> None:
+    """By asking, which does not count as having been told."""
+    end = time.monotonic() + 20
+    while taco_backend(dist.group.WORLD).get_error() != ErrorType.REMOTE_ERROR:
+        assert time.monotonic() < end
+        time.sleep(0.01)
 
 
 def leave_a_failed_group(path: str, use: bool) -> None:
@@ -312,7 +336,8 @@ def test_a_failure_nobody_heard_of_is_logged_when_the_group_is_destroyed(
         ranks.kill(1)
         ranks.begin(2, total)  # hears of the death, and tells rank 0, which runs nothing
         assert ranks.gather([2], 30)[0].error_type == "PeerLostError"
-        time.sleep(0.5)
+        ranks.begin(0, hear_of_a_loss)
+        assert ranks.gather([0], 30)[0].error == ""
         ranks.begin(0, leave_a_failed_group, str(log), used)
         assert ranks.gather([0], 30)[0].ok
         assert ("known only when it was destroyed" in log.read_text()) == (not used)
