@@ -18,7 +18,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from conftest import BACKEND
-from spawn_ranks import Outcome, Ranks, initialise
+from spawn_ranks import Outcome, Ranks, initialise, wait_for_all
 
 import taco_torch
 from taco_torch.groups import taco_backend
@@ -445,6 +445,8 @@ class Trainer:
     def train(self, until: int, death: Death | None) -> list[float]:
         losses: list[float] = []
         while self.step < until:
+            if death is not None and death.step == self.step:
+                wait_for_all(f"death {self.uuid}")  # nobody fails in the step before
             dies = death is not None and (death.handle, death.step) == (self.handle, self.step)
             lost = self.lost_in(death.note if death and dies else None, losses)
             if lost is not None:
