@@ -60,9 +60,12 @@ def forked(python: WarmPython, ranks: int, script: str, *arguments: str) -> str:
 
 
 COUNT_THREADS = """
-import os, sys, train_digits
+import contextlib, os, sys, train_digits
 status = train_digits.main()
-names = [open(f"/proc/self/task/{task}/comm").read() for task in os.listdir("/proc/self/task")]
+names = []
+for task in os.listdir("/proc/self/task"):
+    with contextlib.suppress(OSError):  # it has ended meanwhile
+        names.append(open(f"/proc/self/task/{task}/comm").read())
 sys.stdout.write(f"threads of gloo: {sum('gloo' in name for name in names)}\\n")
 sys.exit(status)
 """

@@ -29,7 +29,7 @@ def rendezvous(rank: int, world: int, port: int, timeout_s: float, changes: dict
 
 
 def start(world: int, port: int) -> None:
-    """What a rank's first call takes, which a timeout of few seconds is not to cover."""
+    """Takes the time that a first call takes, which no timeout of few seconds is to cover."""
     import taco_torch  # noqa: F401
 
     connect(port, world)
