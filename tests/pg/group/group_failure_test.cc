@@ -308,7 +308,7 @@ TEST(Mismatch, AMessageSentBeforeItIsReceived) {
   EXPECT_TRUE(about_two.root->wait(0).ok());
 }
 
-// What ranks 0 and 1 hear of an operation that the others do not start.
+// Ranks 0 and 1 start an operation, the others do not: what those two hear.
 std::array<Status, 2> statuses_without_two_and_three() {
   std::array<Status, 2> statuses;
   RankThreads ranks({.world = 4, .timeout = kShortTimeout});
