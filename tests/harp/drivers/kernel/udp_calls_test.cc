@@ -123,7 +123,7 @@ class UdpCallsTest : public ::testing::TestWithParam<std::size_t> {};
 
 TEST_P(UdpCallsTest, that_runs_of_some_length_do_not_fit_is_remembered) {
   const std::string mtu = " && ip link set v0 mtu " + std::to_string(GetParam());
-  if (!in_a_network((kMakeInterface + mtu).c_str(), [] { check_runs_too_long(GetParam()); }))
+  if (!in_a_network(kMakeInterface + mtu, [] { check_runs_too_long(GetParam()); }))
     GTEST_SKIP() << "no right to make a network namespace";
 }
 

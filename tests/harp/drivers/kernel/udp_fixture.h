@@ -76,11 +76,14 @@ inline std::vector<std::string> collect(UdpNic& from, std::size_t count, std::si
 }
 
 // Runs `check` where its network can be arranged by `commands`; false where that needs more rights.
+// A link that was set up and has a carrier is running a moment later.
 template <class Check>
-bool in_a_network(const char* commands, const Check& check) {
+bool in_a_network(const std::string& commands, const Check& check) {
+  const char* const running =
+      "\n} && while ip -o link | grep LOWER_UP | grep -q 'state [DL]'; do sleep 0.01; done";
   bool alone = false;
   std::thread([&] {
-    alone = unshare(CLONE_NEWNET) == 0 && system(commands) == 0;
+    alone = unshare(CLONE_NEWNET) == 0 && system(("{ " + commands + running).c_str()) == 0;
     if (alone) check();
   }).join();
   return alone;
