@@ -30,12 +30,6 @@ std::string attribute_text(std::span<const std::byte> value) {
   return std::string(text, strnlen(text, value.size()));
 }
 
-std::uint32_t attribute_number(std::span<const std::byte> value) {
-  std::uint32_t number = 0;
-  if (value.size() == sizeof number) memcpy(&number, value.data(), sizeof number);
-  return number;
-}
-
 // All but the address.
 Interface read_link(std::span<const std::byte> body, const ifinfomsg& header) {
   Interface link;

@@ -94,6 +94,13 @@ void for_attributes(std::span<const std::byte> body, std::size_t header, const T
   }
 }
 
+// 0: it is none of 32 bits.
+inline std::uint32_t attribute_number(std::span<const std::byte> value) {
+  std::uint32_t number = 0;
+  if (value.size() == sizeof number) memcpy(&number, value.data(), sizeof number);
+  return number;
+}
+
 // Calls `take(message)` for what has come, up to a bound; the rest waits until the next time.
 // False: some did not fit the socket's buffer (ENOBUFS), and nobody knows what has changed.
 template <class Take>

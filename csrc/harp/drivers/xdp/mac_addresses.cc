@@ -26,9 +26,7 @@ MacOfLink read_mac_of_link(const nlmsghdr& message) {
   memcpy(&header, body.data(), sizeof header);
   link.interface = static_cast<std::uint32_t>(header.ifi_index);
   for_attributes(body, sizeof header, [&](int type, std::span<const std::byte> value) {
-    if (type == IFLA_MASTER && value.size() == sizeof link.master) {
-      memcpy(&link.master, value.data(), value.size());
-    }
+    if (type == IFLA_MASTER) link.master = attribute_number(value);
     if (type != IFLA_ADDRESS || value.size() != sizeof(MacAddress)) return;
     link.mac.emplace();
     std::ranges::copy(value, link.mac->begin());
