@@ -3,7 +3,6 @@
 
 #include <gtest/gtest.h>
 #include <stdlib.h>
-#include <unistd.h>
 
 #include <chrono>
 #include <string>
@@ -22,14 +21,8 @@ using ::taco::kMillisecond;
 using ::taco::kSecond;
 using ::taco::testing::eventually;
 using ::taco::testing::Fellowship;
+using ::taco::testing::require;
 using ::taco::testing::run_processes;
-
-template <class Value>
-Value require(taco::Result<Value> result) {
-  EXPECT_TRUE(result.ok()) << result.status().message();
-  if (!result.ok()) _exit(1);
-  return std::move(result).value();
-}
 
 constexpr taco::Duration kRound = 100 * kMillisecond;
 

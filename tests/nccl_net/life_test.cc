@@ -21,19 +21,9 @@ using harp::nccl::check::Registered;
 using ::taco::kSecond;
 using ::taco::testing::eventually;
 using ::taco::testing::Fellowship;
+using ::taco::testing::require;
+using ::taco::testing::require_ok;
 using ::taco::testing::run_processes;
-
-template <class Value>
-Value require(taco::Result<Value> result) {
-  EXPECT_TRUE(result.ok()) << result.status().message();
-  if (!result.ok()) _exit(1);
-  return std::move(result).value();
-}
-
-void require_ok(const taco::Status& status) {
-  EXPECT_TRUE(status.ok()) << status.message();
-  if (!status.ok()) _exit(1);
-}
 
 struct Loaded {
   Loaded(const char* transport, int table) {

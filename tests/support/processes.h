@@ -2,13 +2,17 @@
 // left when the deadline passes. The test process itself must have no Stack when it forks.
 #pragma once
 
+#include <gtest/gtest.h>
 #include <sys/types.h>
+#include <unistd.h>
 
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
+#include "base/status.h"
 
 namespace taco::testing {
 
@@ -38,6 +42,18 @@ struct ProcessOptions {
 // reported as a failure of the calling test.
 std::vector<int> run_processes(const ProcessOptions& options,
                                const std::function<void(Fellowship&)>& body);
+
+// In such a process: what it cannot go on without, or its end.
+inline void require_ok(const Status& status) {
+  EXPECT_TRUE(status.ok()) << status.message();
+  if (!status.ok()) _exit(1);
+}
+
+template <class Value>
+Value require(Result<Value> result) {
+  require_ok(result.status());
+  return std::move(result).value();
+}
 
 // Descriptors and threads of this process, for leak tests.
 int count_descriptors();

@@ -32,14 +32,8 @@ using harp::Listener;
 using ::taco::kMillisecond;
 using ::taco::kSecond;
 using ::taco::testing::Fellowship;
+using ::taco::testing::require;
 using ::taco::testing::run_processes;
-
-template <class Value>
-Value require(taco::Result<Value> result) {
-  EXPECT_TRUE(result.ok()) << result.status().message();
-  if (!result.ok()) _exit(1);
-  return std::move(result).value();
-}
 
 Endpoint open_by(const char* transport) {
   return require(Endpoint::open({.transport = transport}));
