@@ -12,7 +12,6 @@ import time
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -23,6 +22,7 @@ from stderr_file import stderr_into
 from torch._C._distributed_c10d import ErrorType
 
 import taco_torch
+from taco_torch.groups import taco_backend
 
 pytestmark = pytest.mark.skipif(BACKEND != "taco", reason="behaviour that only taco promises")
 
@@ -267,10 +267,6 @@ def test_a_rank_that_never_comes_is_named(transport: str) -> None:
             assert outcome.seconds < 30
 
 
-def taco_backend(group: Any) -> Any:
-    return group._get_backend(torch.device("cpu"))
-
-
 def wait_in_time(seconds: float) -> float:
     group = dist.new_group(list(range(dist.get_world_size())))
     taco_backend(group).set_timeout(timedelta(seconds=seconds))
@@ -313,7 +309,7 @@ def dump_while_waiting(path: str) -> None:
 def hear_of_a_loss() -> None:
     """By asking, which does not count as having been told."""
     end = time.monotonic() + 20
-    while taco_backend(dist.group.WORLD).get_error() != ErrorType.REMOTE_ERROR:
+    while taco_backend().get_error() != ErrorType.REMOTE_ERROR:
         assert time.monotonic() < end
         time.sleep(0.01)
 
