@@ -92,6 +92,8 @@ Status check_killed(Stage& stage) {
   traffic.sizes.assign(20, 300'000);
   traffic.room = 300'000;
   TACO_RETURN_IF_ERROR(move_around(network, ring, stage.fellows, traffic));
+  // A rank that died before the others' sends were acknowledged would make that exchange fail.
+  TACO_RETURN_IF_ERROR(stage.fellows.barrier());
   if (stage.fellows.rank() == 1) {
     Buffer half(1 << 20);
     auto region = Registered::with(network, ring.send, half.data(), half.size());
