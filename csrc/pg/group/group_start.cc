@@ -19,47 +19,48 @@ namespace {
 // who has come to which operation, and is to tell it.
 constexpr Duration kHomeIsFirst = kSecond;
 
-Status invalid(const OperationSpec& spec, const std::string& text) {
+Status invalid_call(const OperationSpec& spec, const std::string& text) {
   return Status(Code::kInvalidArgument, std::string(name_of(spec.kind)) + ": " + text);
 }
 
 Status expect(const OperationSpec& spec, std::size_t inputs, std::size_t outputs) {
   if (spec.inputs.size() == inputs && spec.outputs.size() == outputs) return Status();
-  return invalid(spec, "takes " + count_text(inputs, "input") + " and " +
-                           count_text(outputs, "output") + ", got " +
-                           std::to_string(spec.inputs.size()) + " and " +
-                           std::to_string(spec.outputs.size()));
+  return invalid_call(spec, "takes " + count_text(inputs, "input") + " and " +
+                                count_text(outputs, "output") + ", got " +
+                                std::to_string(spec.inputs.size()) + " and " +
+                                std::to_string(spec.outputs.size()));
 }
 
 Status expect_bytes(const OperationSpec& spec, const Piece& piece, std::size_t bytes,
                     const char* what) {
   if (piece.bytes == bytes) return Status();
-  return invalid(spec, std::string(what) + " has " + std::to_string(piece.bytes) + " bytes where " +
-                           std::to_string(bytes) + " are needed");
+  return invalid_call(spec, std::string(what) + " has " + std::to_string(piece.bytes) +
+                                " bytes where " + std::to_string(bytes) + " are needed");
 }
 
 Status check_range(const OperationSpec& spec, int world) {
   if (spec.root >= 0 && spec.root < world) return Status();
-  return invalid(spec, "rank " + std::to_string(spec.root) + " is out of range: the group has " +
-                           count_text(static_cast<std::size_t>(world), "rank"));
+  return invalid_call(spec, "rank " + std::to_string(spec.root) +
+                                " is out of range: the group has " +
+                                count_text(static_cast<std::size_t>(world), "rank"));
 }
 
 Status check_one_sided(const OperationSpec& spec, int world, bool has_window) {
   TACO_RETURN_IF_ERROR(expect(spec, spec.kind == Kind::kPut ? 1 : 0, 0));
   TACO_RETURN_IF_ERROR(check_range(spec, world));
-  return has_window ? Status() : invalid(spec, "this group has no window");
+  return has_window ? Status() : invalid_call(spec, "this group has no window");
 }
 
 Status check_point_to_point(const OperationSpec& spec, int rank, int world) {
   const bool send = spec.kind == Kind::kSend;
   TACO_RETURN_IF_ERROR(expect(spec, send ? 1 : 0, send ? 0 : 1));
   if (spec.kind == Kind::kRecvAny || (spec.kind == Kind::kRecv && spec.root == -1)) {
-    if (world == 1) return invalid(spec, "there is no other rank in this group");
+    if (world == 1) return invalid_call(spec, "there is no other rank in this group");
     return Status();
   }
   TACO_RETURN_IF_ERROR(check_range(spec, world));
   if (spec.root == rank && world == 1)
-    return invalid(spec, "the peer is this rank itself, in a group of one");
+    return invalid_call(spec, "the peer is this rank itself, in a group of one");
   return Status();
 }
 
@@ -71,9 +72,9 @@ Status check_rooted(const OperationSpec& spec, int rank, int world) {
   const std::vector<Piece>& one = gather ? spec.inputs : spec.outputs;
   const std::vector<Piece>& list = gather ? spec.outputs : spec.inputs;
   if (one.size() != 1)
-    return invalid(spec, "takes one " + std::string(gather ? "input" : "output"));
+    return invalid_call(spec, "takes one " + std::string(gather ? "input" : "output"));
   if (list.size() != (root ? static_cast<std::size_t>(world) : 0)) {
-    return invalid(
+    return invalid_call(
         spec,
         "rank " + std::to_string(rank) + " gives " + count_text(list.size(), "piece") +
             (root ? " as the root; needed is one for each rank" : " although it is not the root"));
@@ -125,28 +126,29 @@ Status check_codec(const OperationSpec& spec, const Topology& topology, int rank
   const std::string codec = spec.codec->name();
   const bool scatters = spec.kind == Kind::kReduceScatter;
   if (spec.kind != Kind::kAllReduce && !scatters) {
-    return invalid(spec,
-                   "only an all_reduce or a reduce_scatter can be compressed (" + codec + ")");
+    return invalid_call(spec,
+                        "only an all_reduce or a reduce_scatter can be compressed (" + codec + ")");
   }
   const bool adds = spec.op == ReduceOp::kSum || spec.op == ReduceOp::kAvg ||
                     (scatters && spec.op == ReduceOp::kPremulSum);
   if (spec.dtype != kernels::Dtype::kF32 || !adds) {
-    return invalid(spec, "only float32 under SUM or AVG can be compressed (" + codec +
-                             "), this is " + kernels::name_of(spec.dtype) + " under " +
-                             name_of(spec.op));
+    return invalid_call(spec, "only float32 under SUM or AVG can be compressed (" + codec +
+                                  "), this is " + kernels::name_of(spec.dtype) + " under " +
+                                  name_of(spec.op));
   }
   if (!spec.codec->has_memory()) return Status();
   if (scatters) {
-    return invalid(spec, codec + " sends only a part, and keeps the rest for the next all_reduce " +
-                             "of the same gradient; a reduce_scatter sends all, in 16 bits");
+    return invalid_call(spec,
+                        codec + " sends only a part, and keeps the rest for the next all_reduce " +
+                            "of the same gradient; a reduce_scatter sends all, in 16 bits");
   }
   const Shard shard = gradient_shard(spec.inputs[0].bytes, sizeof(float), topology, rank);
   const std::size_t covered = spec.feedback == nullptr ? 0 : spec.feedback->residual.size();
   if (covered == shard.bytes / sizeof(float)) return Status();
-  return invalid(spec, codec + " needs a residual of the " +
-                           std::to_string(shard.bytes / sizeof(float)) + " elements that rank " +
-                           std::to_string(rank) + " sends to other hosts, and got one of " +
-                           std::to_string(covered));
+  return invalid_call(spec, codec + " needs a residual of the " +
+                                std::to_string(shard.bytes / sizeof(float)) +
+                                " elements that rank " + std::to_string(rank) +
+                                " sends to other hosts, and got one of " + std::to_string(covered));
 }
 
 // One stage of the only rank of a group: it has everything already.
@@ -168,7 +170,7 @@ Status Group::check(OperationSpec& spec) const {
   if (is_one_sided(spec.kind)) {
     TACO_RETURN_IF_ERROR(check_one_sided(spec, options_.world, window_.has_value()));
   } else if (window_ && !is_collective(spec.kind)) {
-    return invalid(spec, "the group of a window has no sends and receives");
+    return invalid_call(spec, "the group of a window has no sends and receives");
   } else {
     TACO_RETURN_IF_ERROR(check_shape(spec, options_.rank, options_.world));
   }
@@ -176,10 +178,11 @@ Status Group::check(OperationSpec& spec) const {
   for (const auto* pieces : {&spec.inputs, &spec.outputs}) {
     for (const Piece& piece : *pieces) {
       if (piece.bytes % element != 0) {
-        return invalid(spec, std::to_string(piece.bytes) + " bytes are no whole number of " +
-                                 kernels::name_of(spec.dtype));
+        return invalid_call(spec, std::to_string(piece.bytes) + " bytes are no whole number of " +
+                                      kernels::name_of(spec.dtype));
       }
-      if (piece.bytes > 0 && piece.data == nullptr) return invalid(spec, "a piece has no memory");
+      if (piece.bytes > 0 && piece.data == nullptr)
+        return invalid_call(spec, "a piece has no memory");
     }
   }
   if (spec.kind == Kind::kAllReduce || spec.kind == Kind::kReduce ||
@@ -196,7 +199,7 @@ Status Group::check(OperationSpec& spec) const {
                                           .offset = spec.offset,
                                           .bytes = spec.inputs[0].bytes},
                                          window_->memory());
-  return refusal.empty() ? Status() : invalid(spec, "this rank's own window: " + refusal);
+  return refusal.empty() ? Status() : invalid_call(spec, "this rank's own window: " + refusal);
 }
 
 // A put of this rank into its own window, on the caller's thread: the bytes are in place before the
@@ -284,7 +287,7 @@ Status Group::run_one_sided_alone(const OperationSpec& spec) {
   if (spec.kind != Kind::kWaitSignal) {
     ++own_signals_;
   } else if (own_signals_ == 0) {
-    return invalid(spec, "this rank has given itself no signal, and the group has no other");
+    return invalid_call(spec, "this rank has given itself no signal, and the group has no other");
   } else {
     --own_signals_;
   }

@@ -84,7 +84,7 @@ void BackendWindow::tensor_register(const at::Tensor& tensor, bool /*owning*/) {
   const std::string suffix = "/window " + std::to_string(number);
   made->group = value_or_raise(made->generation->nested()->open(
       NestedGroups::id_of(NestedGroups::id_of(parent, kWindowIds), number),
-      made->generation->nested()->child_of(parent), suffix.c_str(), memory));
+      made->generation->nested()->child_of(parent), suffix, memory));
   if (!problem) edge::fix_storage(made->tensor);
   try {
     made->peers = exchange_records(*made, problem);

@@ -1,0 +1,2 @@
+# The rows of a request are forgotten once it has a slot.
+s/next.rows = slot.rows;//
