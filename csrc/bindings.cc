@@ -19,6 +19,7 @@ PYBIND11_MODULE(_C, module) {
   taco::pg::bind_future(module);
   taco::pg::bind_backend(module);
   taco::pg::bind_lightcc(module);
+  taco::pg::bind_controller(module);
   taco::remote::bind_transport(module);
   taco::zerocache::bind_storage(module);
   taco::zerocache::bind_store(module);

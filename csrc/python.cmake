@@ -47,6 +47,8 @@ set(torch_facing
   pg/c10d/backend_bind.cc
   pg/c10d/bucket_arrangement.cc
   pg/c10d/callback_scope.cc
+  pg/c10d/controller_bind.cc
+  pg/c10d/controller_tensors.cc
   pg/c10d/ddp_hook.cc
   pg/c10d/ephemeral_timeouts.cc
   pg/c10d/fsdp_hook.cc
@@ -165,6 +167,8 @@ install(FILES ${CMAKE_CURRENT_BINARY_DIR}/_build.json DESTINATION taco_torch COM
 # The module that torch's entry points name lies beside the package, so that nothing that hides the
 # package breaks `import torch`.
 install(FILES ${PROJECT_SOURCE_DIR}/src/_taco_torch_autoload.py DESTINATION . COMPONENT python)
+# So does what serves `import horovod.torch`, which may be loaded whenever Python starts.
+install(FILES ${PROJECT_SOURCE_DIR}/src/_taco_torch_horovod.py DESTINATION . COMPONENT python)
 
 # Programs of the package, and the module by which installers make commands of them. Installers
 # make the commands in any case, so the module is always there to say that a program is not.

@@ -67,6 +67,65 @@ class ProcessGroupTaco(Backend):
     @property
     def costs_hash(self) -> int: ...
 
+class Submission:
+    """A named operation on its way. Any thread may ask."""
+
+    def done(self) -> bool: ...
+    def wait(self) -> None:
+        """Waits until it has ended, and hears Python's signals meanwhile. MismatchError (a
+        RuntimeError): the ranks asked for different things, and all hear so; the controller goes
+        on. PeerLostError, AbortedError, ...: the controller has ended."""
+
+    @property
+    def outputs(self) -> list[torch.Tensor]: ...
+    @property
+    def received_splits(self) -> list[int]: ...
+    @property
+    def last_joined(self) -> int: ...
+    @property
+    def process_set(self) -> int: ...
+
+class Controller:
+    """Named operations of a group's ranks, started once all ranks of a process set have submitted
+    them, in whatever order. All ranks make it; it ends before its backend does."""
+
+    def __init__(
+        self,
+        backend: ProcessGroupTaco,
+        *,
+        fusion_bytes: int = ...,
+        cycle_seconds: float = 0.001,
+        cache_slots: int = 1024,
+        stall_warning_seconds: float = 60.0,
+        stall_shutdown_seconds: float = 0.0,
+    ) -> None: ...
+    def submit(
+        self,
+        process_set: int,
+        kind: str,
+        name: str,
+        inputs: list[torch.Tensor],
+        outputs: list[torch.Tensor] | None = None,
+        *,
+        op: str = "sum",
+        root: int = 0,
+        prescale: float = 1.0,
+        postscale: float = 1.0,
+        splits: list[int] | None = None,
+        ranks: list[int] | None = None,
+    ) -> Submission:
+        """Never blocks. `inputs`: contiguous CPU tensors of one dtype; `outputs`: as they are to
+        be, `inputs` themselves for an operation in place, or None: they are made. `root`: a rank of
+        all; of remove_process_set, the process set. ValueError: what is wrong with the call, a name
+        that is pending, an unknown process set, or one that this rank is not of."""
+
+    def process_sets(self) -> dict[int, list[int]]: ...
+    def start_timeline(self, path: str, mark_cycles: bool) -> None: ...
+    def stop_timeline(self) -> None: ...
+    def shutdown(self) -> None:
+        """Ends the controller, here and on all ranks: what all have submitted is done, anything
+        else ends with AbortedError. Idempotent."""
+
 class GradientSettings:
     """How gradients are compressed. Constant."""
 

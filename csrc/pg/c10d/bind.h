@@ -11,5 +11,6 @@ void bind_plan(pybind11::module_& module);
 void bind_future(pybind11::module_& module);
 void bind_backend(pybind11::module_& module);
 void bind_lightcc(pybind11::module_& module);
+void bind_controller(pybind11::module_& module);
 
 }  // namespace taco::pg
