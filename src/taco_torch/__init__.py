@@ -18,6 +18,7 @@ from _taco_torch_autoload import autoload
 
 if TYPE_CHECKING:
     from taco_torch import _C as _C
+    from taco_torch import horovod as horovod
     from taco_torch import lightcc as lightcc
     from taco_torch import nccl as nccl
     from taco_torch import zerocache as zerocache
@@ -55,6 +56,7 @@ __all__ = [
     "dump",
     "empty",
     "flight_recorder",
+    "horovod",
     "lightcc",
     "monitored_barrier",
     "nccl",
@@ -77,7 +79,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("lightcc", "nccl", "zerocache"):  # modules of their own
+    if name in ("horovod", "lightcc", "nccl", "zerocache"):  # modules of their own
         return import_module(f"{__name__}.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

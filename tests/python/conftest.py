@@ -13,6 +13,7 @@ from marks import whole
 from spawn_ranks import Ranks
 
 if TYPE_CHECKING:
+    from horovod_ranks import HorovodJobs
     from zerocache_ranks import Jobs
 
 # TACO_TEST_BACKEND=gloo checks the tests themselves against another implementation.
@@ -86,6 +87,26 @@ def job(request: pytest.FixtureRequest, jobs: Jobs) -> Ranks:
 @pytest.fixture
 def two(jobs: Jobs) -> Ranks:
     return jobs.get("taco", 2)
+
+
+@pytest.fixture(scope="session")
+def horovod_jobs() -> Iterator[HorovodJobs]:
+    """Jobs of taco_torch.horovod, by the number of ranks."""
+    from horovod_ranks import HorovodJobs
+
+    made = HorovodJobs()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def hvd2(horovod_jobs: HorovodJobs) -> Ranks:
+    return horovod_jobs.get(2)
+
+
+@pytest.fixture
+def hvd3(horovod_jobs: HorovodJobs) -> Ranks:
+    return horovod_jobs.get(3)
 
 
 taco_only = pytest.mark.skipif(BACKEND != "taco", reason="behaviour that only taco promises")

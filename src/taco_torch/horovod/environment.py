@@ -1,0 +1,197 @@
+"""Which rank of which world this process is, by the variables of whatever has started it.
+
+Understood are horovodrun's and tacorun's variables, torchrun's, those of Open MPI 4 and 5, and
+Hydra's (MPICH, Intel MPI), in this order: where a launcher was started by another one, the inner
+one knows. No MPI library is needed. A process without any of them is a world of its own.
+"""
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+
+DEFAULT_PORT = 29500  # torch's
+LOOPBACK = "127.0.0.1"
+
+
+@dataclass(frozen=True)
+class World:
+    """This process's place in a job, as far as its launcher says. What it does not say is None:
+    ranks then find out together, once they have met (rendezvous.py)."""
+
+    rank: int
+    size: int
+    local_rank: int | None  # among the ranks of this host
+    local_size: int | None
+    cross_rank: int | None  # among the ranks of other hosts with the same local rank
+    cross_size: int | None
+    address: str  # where the job's store is, on the host of rank 0
+    port: int
+    agent_store: bool = False  # the launcher serves the store, not rank 0
+    incarnation: str = ""  # differs where a launcher starts a world again at the same store
+
+
+@dataclass(frozen=True)
+class _Launcher:
+    """The names of a launcher's variables, those that count first."""
+
+    name: str
+    rank: tuple[str, ...]
+    size: tuple[str, ...]
+    local_rank: tuple[str, ...] = ()
+    local_size: tuple[str, ...] = ()
+    cross_rank: tuple[str, ...] = ()
+    cross_size: tuple[str, ...] = ()
+
+
+_LAUNCHERS = (
+    _Launcher(
+        "horovodrun or tacorun",
+        ("HOROVOD_RANK",),
+        ("HOROVOD_SIZE",),
+        ("HOROVOD_LOCAL_RANK",),
+        ("HOROVOD_LOCAL_SIZE",),
+        ("HOROVOD_CROSS_RANK",),
+        ("HOROVOD_CROSS_SIZE",),
+    ),
+    _Launcher("torchrun", ("RANK",), ("WORLD_SIZE",), ("LOCAL_RANK",), ("LOCAL_WORLD_SIZE",)),
+    _Launcher(
+        "Open MPI",
+        ("OMPI_COMM_WORLD_RANK", "PMIX_RANK"),
+        ("OMPI_COMM_WORLD_SIZE",),
+        ("OMPI_COMM_WORLD_LOCAL_RANK",),
+        ("OMPI_COMM_WORLD_LOCAL_SIZE",),
+    ),
+    _Launcher(
+        "Hydra",
+        ("PMI_RANK",),
+        ("PMI_SIZE",),
+        ("MPI_LOCALRANKID",),
+        ("MPI_LOCALNRANKS",),
+    ),
+)
+# Files that say which hosts mpirun was told to use, the first of which has rank 0.
+_HOSTFILES = (
+    "OMPI_MCA_orte_default_hostfile",
+    "PRTE_MCA_prte_default_hostfile",
+    "HYDRA_HOST_FILE",
+)
+
+
+def world(environment: Mapping[str, str] | None = None) -> World:
+    """This process's place by the variables given, or else by its own, for which an elastic job of
+    tacorun may first have to give it one.
+
+    Raises:
+        ValueError: variables are malformed, or contradict each other; or there are several hosts
+            and nothing says on which rank 0 is.
+    """
+    if environment is None:
+        if os.environ.get("HOROVOD_ELASTIC") == "1" and "TACORUN_MEETING" in os.environ:
+            import_module("taco_torch.launch.member").enter()
+        environment = os.environ
+    given = {name: text.strip() for name, text in environment.items() if text.strip()}
+    for launcher in _LAUNCHERS:
+        found = _place(launcher, given)
+        if found is not None:
+            return found
+    return World(0, 1, 0, 1, 0, 1, LOOPBACK, 0)
+
+
+def _place(launcher: _Launcher, given: Mapping[str, str]) -> World | None:
+    """The place that this launcher's variables give, if it has set them."""
+    rank = _number(launcher.rank, given)
+    size = _number(launcher.size, given)
+    if rank is None or size is None:
+        _check_alone(launcher, given)
+        return None
+    local_rank = _number(launcher.local_rank, given)
+    local_size = _number(launcher.local_size, given)
+    _check_within(launcher.rank[0], rank, launcher.size[0], size)
+    if local_rank is not None and local_size is not None:
+        _check_within(launcher.local_rank[0], local_rank, launcher.local_size[0], local_size)
+    agent_store = given.get("TORCHELASTIC_USE_AGENT_STORE", "").lower() == "true"
+    restarts = given.get("TORCHELASTIC_RESTART_COUNT", "") if agent_store else ""
+    elastic_world = given.get("TACORUN_WORLD", "")
+    one_host = local_size == size
+    return World(
+        rank,
+        size,
+        local_rank,
+        local_size,
+        _number(launcher.cross_rank, given),
+        _number(launcher.cross_size, given),
+        _address(launcher, given, one_host),
+        _port(given),
+        agent_store,
+        elastic_world or restarts,
+    )
+
+
+def _check_alone(launcher: _Launcher, given: Mapping[str, str]) -> None:
+    """Half of the variables of a launcher means that the other half was lost on the way, say by
+    ssh; only RANK and PMIX_RANK=0 alone may belong to something else."""
+    rank = next((name for name in launcher.rank if name in given), None)
+    size = next((name for name in launcher.size if name in given), None)
+    if (rank is None) == (size is None) or launcher.name == "torchrun":
+        return
+    if rank == "PMIX_RANK" and given[rank] == "0":
+        return
+    there, missing = (rank, launcher.size[0]) if rank else (size, launcher.rank[0])
+    raise ValueError(
+        f"{there} is set, but {missing} is not: pass all variables of {launcher.name} on to the "
+        "program, or none"
+    )
+
+
+def _number(names: tuple[str, ...], given: Mapping[str, str]) -> int | None:
+    for name in names:
+        if name not in given:
+            continue
+        text = given[name]
+        if not re.fullmatch(r"[0-9]{1,9}", text):
+            raise ValueError(f'environment variable {name} is "{text}", but must be a whole number')
+        return int(text)
+    return None
+
+
+def _check_within(name: str, rank: int, size_name: str, size: int) -> None:
+    if size < 1 or rank >= size:
+        raise ValueError(
+            f"{name} is {rank}, but {size_name} is {size}: ranks go from 0 to size - 1"
+        )
+
+
+def _address(launcher: _Launcher, given: Mapping[str, str], one_host: bool) -> str:
+    if "MASTER_ADDR" in given:
+        return given["MASTER_ADDR"]
+    if one_host:
+        return LOOPBACK
+    for host in _hosts(given):
+        return host
+    raise ValueError(
+        f"{launcher.name} has started ranks on several hosts, and nothing says on which one rank 0 "
+        "is: set MASTER_ADDR to that host on all ranks (mpirun -x MASTER_ADDR=host1 ...)"
+    )
+
+
+def _hosts(given: Mapping[str, str]) -> Iterator[str]:
+    """The hosts of the launcher's hostfile, in order."""
+    for name in _HOSTFILES:
+        path = Path(given.get(name, ""))
+        if name in given and path.is_file():
+            for line in path.read_text().splitlines():
+                words = line.split("#")[0].split()
+                if words:
+                    yield words[0].split(":")[0]
+
+
+def _port(given: Mapping[str, str]) -> int:
+    port = _number(("MASTER_PORT",), given)
+    if port is None:
+        return DEFAULT_PORT
+    if not 1 <= port <= 65535:
+        raise ValueError(f"MASTER_PORT is {port}, but must be from 1 to 65535")
+    return port

@@ -1,0 +1,57 @@
+"""The HOROVOD_* variables: what they say, and what is refused."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from checkout import text_of
+
+from taco_torch.horovod.settings import VARIABLES, Settings, settings
+
+
+def test_without_variables_the_defaults_are_in_force() -> None:
+    assert settings({}) == Settings()
+    assert settings({variable.name: " " for variable in VARIABLES}) == Settings()
+
+
+def test_each_variable_says_what_it_is_for() -> None:
+    found = settings(
+        {
+            "HOROVOD_FUSION_THRESHOLD": "0",
+            "HOROVOD_CYCLE_TIME": "2.5",
+            "HOROVOD_CACHE_CAPACITY": "7",
+            "HOROVOD_STALL_CHECK_TIME_SECONDS": "3",
+            "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "9.5",
+            "HOROVOD_TIMELINE": "trace.json",
+            "HOROVOD_TIMELINE_MARK_CYCLES": "True",
+            "HOROVOD_START_TIMEOUT": "30",
+        }
+    )
+    assert found == Settings(0, 0.0025, 7, 3.0, 9.5, False, "trace.json", True, 30.0)
+
+
+def test_the_stall_check_can_be_switched_off() -> None:
+    found = settings({"HOROVOD_STALL_CHECK_DISABLE": "1", "HOROVOD_STALL_CHECK_TIME_SECONDS": "5"})
+    assert (found.stall_warning_seconds, found.stall_shutdown_seconds) == (0.0, 0.0)
+
+
+def test_a_dynamic_timeline_waits_for_the_program() -> None:
+    assert settings({"HOROVOD_TIMELINE": "DYNAMIC"}).timeline == ""
+
+
+@pytest.mark.parametrize("text", ["x", "-1", "nan", "1e99", "0x10", "1_0"])
+@pytest.mark.parametrize("variable", VARIABLES, ids=lambda variable: variable.name)
+def test_a_malformed_value_is_an_error_that_names_it(variable: object, text: str) -> None:
+    name = variable.name  # type: ignore[attr-defined]
+    if name == "HOROVOD_TIMELINE":
+        pytest.skip("any text is the name of a file")
+    with pytest.raises(ValueError, match=f'{name} is "{re.escape(text)}", but must be'):
+        settings({name: text})
+
+
+def test_the_page_has_every_variable_and_its_default() -> None:
+    page = text_of("docs/horovod.md")
+    for variable in VARIABLES:
+        row = f"| `{variable.name}` | {variable.accepted} | {variable.fallback} |"
+        assert row in page, row
