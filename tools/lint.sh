@@ -47,7 +47,7 @@ phase "shell syntax" check_shell
 phase "ruff check" ruff check .
 phase "ruff format" ruff format --check .
 phase "mypy --strict" mypy --strict src/taco_torch src/_taco_torch_autoload.py \
-  src/_taco_torch_commands.py
+  src/_taco_torch_commands.py src/_taco_torch_horovod.py
 phase "layers, lengths, pages" pytest -q tests/test_tidy.py tests/test_pages.py
 phase "names within a library" compile_as_one
 phase "clang-tidy (since $LINT_BASE)" run_clang_tidy
