@@ -41,6 +41,7 @@ HARP_ONLY = (
     "striped.py",
     "interface_events.py",
     "zerocache_step.py",
+    "horovod_table.py",
 )
 # Name, whether it needs emulated hosts, script, arguments.
 RUNS = [
@@ -93,6 +94,7 @@ RUNS = [
     ("scaling_ratios", True, "scaling.py", "--measure ratios --scale 1 --rate 1gbit"),
     ("scaling_vgg16", True, "scaling.py", ""),
     ("scaling_models", True, "scaling.py", "--models resnet50,transformer_xl,bert"),
+    ("horovod", True, "horovod_table.py", ""),
     ("two_links", True, "two_links.py", "--turns 4"),
     ("links", True, "links.py", "--times 6"),
     ("loss", True, "loss.py", "--turns 3"),
