@@ -5,8 +5,11 @@
 
 #include <pthread.h>
 
+#include <chrono>
 #include <condition_variable>
 #include <mutex>
+
+#include "base/clock.h"
 
 namespace taco {
 
@@ -25,6 +28,21 @@ class Condition : private std::condition_variable {
   template <typename Predicate>
   void wait(std::unique_lock<std::mutex>& lock, Predicate holds) {
     while (!holds()) wait(lock);
+  }
+
+  // False: it does not hold by `until` (kNever: there is no limit).
+  template <typename Predicate>
+  bool wait_until(std::unique_lock<std::mutex>& lock, Time until, Predicate holds) {
+    while (!holds()) {
+      if (until == kNever) {
+        wait(lock);
+        continue;
+      }
+      const Duration left = until - monotonic_now();
+      if (left <= 0) return false;
+      wait_for(lock, std::chrono::nanoseconds(left));
+    }
+    return true;
   }
 };
 

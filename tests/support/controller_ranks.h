@@ -113,6 +113,22 @@ inline Submitted submit_floats(pg::controller::Controller& to, int set,
   return submit(to, set, std::move(request), std::move(memory));
 }
 
+inline Submitted add_set(pg::controller::Controller& to, const std::vector<std::int64_t>& members,
+                         const std::string& name = "add") {
+  pg::controller::Request request = request_of(pg::controller::Kind::kAddSet, name, 0);
+  request.shapes.clear();
+  request.ranks = members;
+  return submit(to, 0, request);
+}
+
+inline Submitted remove_set(pg::controller::Controller& to, int set,
+                            const std::string& name = "remove") {
+  pg::controller::Request request = request_of(pg::controller::Kind::kRemoveSet, name, 0);
+  request.shapes.clear();
+  request.root = set;
+  return submit(to, 0, request);
+}
+
 inline Submitted sum_floats(pg::controller::Controller& to, const std::string& name,
                             const std::vector<float>& numbers, int set = 0) {
   return submit_floats(to, set, request_of(pg::controller::Kind::kAllReduce, name, 0), numbers);

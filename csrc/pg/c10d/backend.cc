@@ -285,13 +285,8 @@ void Backend::waitForPendingWorks() {
 }
 
 bool Backend::hooks_end_before(Time until) {
-  const auto idle = [this] { return hooks_->open.load() == 0; };
   std::unique_lock lock(hooks_->mutex);
-  if (until == kNever) {
-    hooks_->idle.wait(lock, idle);
-    return true;
-  }
-  return hooks_->idle.wait_for(lock, std::chrono::nanoseconds(until - monotonic_now()), idle);
+  return hooks_->idle.wait_until(lock, until, [this] { return hooks_->open.load() == 0; });
 }
 
 void Backend::registerOnCompletionHook(

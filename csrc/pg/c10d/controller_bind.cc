@@ -66,11 +66,6 @@ kernels::ReduceOp op_named(const std::string& name) {
                                        "\"; there are: sum, average, min, max, product"));
 }
 
-bool reduces(RequestKind kind) {
-  return kind == RequestKind::kAllReduce || kind == RequestKind::kAdasum ||
-         kind == RequestKind::kReduceScatter;
-}
-
 bool keeps_shapes(RequestKind kind) {
   return kind == RequestKind::kAllReduce || kind == RequestKind::kAdasum ||
          kind == RequestKind::kBroadcast;
@@ -83,7 +78,7 @@ void raise_as_value_error(const Status& status) {
 }
 
 kernels::Dtype dtype_of(RequestKind kind, c10::ScalarType type) {
-  if (!reduces(kind)) return movement_dtype(type);
+  if (!controller::reduces(kind)) return movement_dtype(type);
   try {
     return reduction_dtype(type);
   } catch (const c10::TypeError& error) {
@@ -165,10 +160,13 @@ class PythonController {
  private:
   Status end_timeline();
   std::vector<int> ranks_of(const SubmissionArguments& arguments) const;
-  Request request_of(const SubmissionArguments& arguments, const TensorList& inputs) const;
+  // Looks `ranks` up, those of the process set.
+  Request request_of(const SubmissionArguments& arguments, const TensorList& inputs,
+                     std::vector<int>& ranks) const;
   void fill_splits(Request& request, const SubmissionArguments& arguments, int world) const;
   void check_outputs(const Request& request, const SubmissionArguments& arguments,
-                     const TensorList& inputs, const TensorList& outputs) const;
+                     const std::vector<int>& ranks, const TensorList& inputs,
+                     const TensorList& outputs) const;
 
   const c10::intrusive_ptr<Backend> backend_;  // keeps the groups' transport
   const int rank_;
@@ -226,8 +224,8 @@ void PythonController::fill_splits(Request& request, const SubmissionArguments& 
   request.splits.assign(static_cast<std::size_t>(world), rows / world);
 }
 
-Request PythonController::request_of(const SubmissionArguments& arguments,
-                                     const TensorList& inputs) const {
+Request PythonController::request_of(const SubmissionArguments& arguments, const TensorList& inputs,
+                                     std::vector<int>& ranks) const {
   Request request;
   request.kind = kind_named(arguments.kind);
   request.name = arguments.name;
@@ -243,7 +241,7 @@ Request PythonController::request_of(const SubmissionArguments& arguments,
     }
     request.dtype = dtype_of(request.kind, type);
   }
-  const std::vector<int> ranks = ranks_of(arguments);
+  ranks = ranks_of(arguments);
   fill_splits(request, arguments, static_cast<int>(ranks.size()));
   if (arguments.ranks) request.ranks = *arguments.ranks;
   request.root = arguments.root;
@@ -259,13 +257,13 @@ Request PythonController::request_of(const SubmissionArguments& arguments,
 
 // The memory must be what the operation will ask for.
 void PythonController::check_outputs(const Request& request, const SubmissionArguments& arguments,
-                                     const TensorList& inputs, const TensorList& outputs) const {
+                                     const std::vector<int>& ranks, const TensorList& inputs,
+                                     const TensorList& outputs) const {
   const std::string of = arguments.kind + " \"" + arguments.name + "\"";
   TORCH_CHECK_VALUE(outputs.size() == inputs.size(), "taco: ", of, " got ", inputs.size(),
                     " inputs and ", outputs.size(), " outputs");
   TORCH_CHECK_VALUE(keeps_shapes(request.kind) || request.kind == RequestKind::kReduceScatter,
                     "taco: ", of, " makes its outputs itself: their sizes depend on other ranks");
-  const std::vector<int> ranks = controller_->ranks_of(arguments.process_set);
   const auto place = std::ranges::lower_bound(ranks, rank_) - ranks.begin();
   for (std::size_t i = 0; i < outputs.size(); ++i) {
     check_tensor(outputs[i], inputs[i].scalar_type(), of);
@@ -283,8 +281,9 @@ void PythonController::check_outputs(const Request& request, const SubmissionArg
 std::shared_ptr<PythonSubmission> PythonController::submit(const SubmissionArguments& arguments,
                                                            TensorList inputs,
                                                            std::optional<TensorList> outputs) {
-  Request request = request_of(arguments, inputs);
-  if (outputs) check_outputs(request, arguments, inputs, *outputs);
+  std::vector<int> ranks;
+  Request request = request_of(arguments, inputs, ranks);
+  if (outputs) check_outputs(request, arguments, ranks, inputs, *outputs);
   std::shared_ptr<ControllerTensors> tensors;
   if (!inputs.empty()) {
     tensors = std::make_shared<ControllerTensors>(std::move(inputs), std::move(outputs));

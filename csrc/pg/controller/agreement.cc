@@ -11,12 +11,7 @@ namespace {
 
 constexpr std::size_t kMaxSides = 8;  // shown in a text
 
-bool has_factors(Kind kind) {
-  return kind == Kind::kAllReduce || kind == Kind::kAdasum || kind == Kind::kReduceScatter;
-}
 bool has_op(Kind kind) { return kind == Kind::kAllReduce || kind == Kind::kReduceScatter; }
-// The first dimension of a rank's tensors is its own.
-bool has_own_rows(Kind kind) { return kind == Kind::kAllGather || kind == Kind::kAllToAll; }
 
 std::string list_text(const std::vector<std::int64_t>& numbers) {
   std::string text;
@@ -144,7 +139,7 @@ std::vector<Aspect> setting_aspects(Kind kind) {
                  std::to_string(request.root);
         });
   }
-  if (has_factors(kind)) {
+  if (reduces(kind)) {
     add(
         "factors",
         [](const Request& a, const Request& b, std::size_t) {
@@ -238,6 +233,12 @@ std::string ranks_text(const std::vector<int>& ranks) {
     i = last + 1;
   }
   return (ranks.size() == 1 ? "rank " : "ranks ") + list;
+}
+
+std::string named_ranks(const std::vector<int>& ranks) {
+  std::string text;
+  for (const int rank : ranks) append_name(text, std::to_string(rank));
+  return (ranks.size() == 1 ? "rank " : "ranks ") + text;
 }
 
 std::string shape_text(const Shape& shape) { return list_text(shape); }

@@ -33,6 +33,8 @@ Status failure_by_join(const Request& request, const std::vector<int>& joined);
 std::vector<int> ranks_in(const std::vector<bool>& members);
 // "rank 3", "ranks 0-2, 5".
 std::string ranks_text(const std::vector<int>& ranks);
+// "rank 3", "ranks 0, 1, 2": each by itself.
+std::string named_ranks(const std::vector<int>& ranks);
 // "[2, 3]".
 std::string shape_text(const Shape& shape);
 

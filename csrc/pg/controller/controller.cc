@@ -9,6 +9,7 @@
 #include "base/names.h"
 #include "base/thread.h"
 #include "pg/controller/adasum.h"
+#include "pg/controller/agreement.h"
 #include "pg/controller/controller_core.h"
 
 namespace taco::pg::controller {
@@ -24,23 +25,13 @@ bool moves_data(Kind kind) {
          kind != Kind::kRemoveSet;
 }
 
-bool is_reduction(Kind kind) {
-  return kind == Kind::kAllReduce || kind == Kind::kAdasum || kind == Kind::kReduceScatter;
-}
-
-std::string named_ranks(const std::vector<int>& ranks) {
-  std::string text;
-  for (const int rank : ranks) append_name(text, std::to_string(rank));
-  return (ranks.size() == 1 ? "rank " : "ranks ") + text;
-}
-
 Status refuse_submission(const Request& request, const std::string& why) {
-  return invalid(std::string(name_of(request.kind)) + " '" + printable(request.name) + "': " + why);
+  return invalid(described(request) + ": " + why);
 }
 
 // The arithmetic of a request: whether the kernels have it.
 Status check_arithmetic(const Request& request) {
-  if (!is_reduction(request.kind)) return Status();
+  if (!reduces(request.kind)) return Status();
   if (request.kind == Kind::kAdasum) {
     if (Adasum::supports(request.dtype)) return Status();
     return refuse_submission(request, std::string("Adasum is for floating types, not for ") +

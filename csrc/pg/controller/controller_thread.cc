@@ -129,9 +129,9 @@ void ControllerCore::drop_removed() {
 }
 
 bool ControllerCore::has_ended_all() const {
-  const bool over = std::ranges::all_of(
-      sets_, [](const auto& each) { return each.second->is_over() && each.second->is_idle(); });
-  return leaving_ && others_leave_ && over;
+  return leaving_ && others_leave_ && std::ranges::all_of(sets_, [](const auto& each) {
+           return each.second->is_over() && each.second->is_idle();
+         });
 }
 
 bool ControllerCore::is_over() const {
@@ -141,9 +141,10 @@ bool ControllerCore::is_over() const {
 }
 
 Time ControllerCore::look_for_patience(Time now) {
+  if (!leaving_) return kNever;
   const bool moves_data =
       std::ranges::any_of(sets_, [](const auto& each) { return each.second->is_moving_data(); });
-  if (!leaving_ || moves_data) return kNever;
+  if (moves_data) return kNever;
   if (now < later(progress_, kPatience)) return later(progress_, kPatience);
   set_failed(Status(Code::kAborted,
                     "the controller was shut down, but not all ranks have come to the end of it "
@@ -205,8 +206,8 @@ Outcome ControllerCore::add_set(const Request& request) {
     std::lock_guard lock(mutex_);
     for (const auto& [known, front] : fronts_) {
       if (front.ranks != ranks) continue;
-      return {.status = invalid("add_process_set '" + printable(request.name) + "': process set " +
-                                std::to_string(known) + " has just these ranks already")};
+      return {.status = invalid(described(request) + ": process set " + std::to_string(known) +
+                                " has just these ranks already")};
     }
     id = next_set_++;
   }
@@ -231,9 +232,8 @@ Outcome ControllerCore::remove_set(const Request& request) {
   {
     std::lock_guard lock(mutex_);
     if (fronts_.erase(request.root) == 0) {
-      return {.status =
-                  invalid("remove_process_set '" + printable(request.name) + "': process set " +
-                          std::to_string(request.root) + " is not known")};
+      return {.status = invalid(described(request) + ": process set " +
+                                std::to_string(request.root) + " is not known")};
     }
   }
   if (const auto found = sets_.find(request.root); found != sets_.end()) {

@@ -1,6 +1,5 @@
 #include "pg/controller/inbox.h"
 
-#include <chrono>
 #include <utility>
 
 namespace taco::pg::controller {
@@ -58,15 +57,7 @@ void Inbox::doze(Time until) {
   std::unique_lock lock(mutex_);
   if (!letters_.empty()) return;
   sleeps_.fetch_add(1, std::memory_order_relaxed);
-  while (letters_.empty()) {
-    if (until == kNever) {
-      posted_.wait(lock);
-      continue;
-    }
-    const Duration left = until - monotonic_now();
-    if (left <= 0) return;
-    posted_.wait_for(lock, std::chrono::nanoseconds(left));
-  }
+  (void)posted_.wait_until(lock, until, [this] { return !letters_.empty(); });
 }
 
 }  // namespace taco::pg::controller

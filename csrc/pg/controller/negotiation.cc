@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "base/assert.h"
-#include "base/names.h"
 #include "pg/controller/agreement.h"
 #include "pg/controller/negotiation_state.h"
 
@@ -19,15 +18,14 @@ bool same_but_name(const Request& a, const Request& b) {
 }
 
 Status pending_already(const Request& request) {
-  return invalid(std::string(name_of(request.kind)) + " of '" + printable(request.name) +
-                 "': an operation of this name is pending on this rank; wait for it, or give each "
-                 "a name of its own");
+  return refuse_request(request,
+                        "an operation of this name is pending on this rank; wait for it, or give "
+                        "each a name of its own");
 }
 
 Status joined_already(const Request& request) {
-  return invalid(std::string(name_of(request.kind)) + " of '" + printable(request.name) +
-                 "': this rank has joined and takes no part until all ranks have; wait for "
-                 "join()");
+  return refuse_request(
+      request, "this rank has joined and takes no part until all ranks have; wait for join()");
 }
 
 }  // namespace

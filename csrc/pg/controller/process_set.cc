@@ -173,13 +173,13 @@ void ProcessSet::words_gathered() {
 
 void ProcessSet::finish_round() {
   phase_ = Phase::kIdle;
-  const std::vector<Response> responses = negotiation_.responses();
+  std::vector<Response> responses = negotiation_.responses();
   brought_ = !responses.empty();
   const Time now = monotonic_now();
   next_round_ = now + options_.cycle_time;
   last_round_ = negotiation_.shutdown_asked();
   for (std::size_t i = 0; i < responses.size(); ++i) {
-    carry_out(responses[i], !last_round_ && i + 1 == responses.size());
+    carry_out(std::move(responses[i]), !last_round_ && i + 1 == responses.size());
   }
   if (phase_ == Phase::kFailed) return;
   hear_of_missing(now);
@@ -211,7 +211,7 @@ std::vector<PendingPtr> ProcessSet::take(const Response& response) {
   return taken;
 }
 
-void ProcessSet::carry_out(const Response& response, bool is_last) {
+void ProcessSet::carry_out(Response response, bool is_last) {
   std::vector<PendingPtr> pending = take(response);
   if (Listener* const hears = listener()) hears->agreed(response, monotonic_now());
   const Request& first = response.requests.front();
@@ -228,7 +228,7 @@ void ProcessSet::carry_out(const Response& response, bool is_last) {
         outcome = owner_.change_sets(first);
         break;
       default:
-        return runner_.run(response, std::move(pending), is_last);
+        return runner_.run(std::move(response), std::move(pending), is_last);
     }
   }
   for (const PendingPtr& each : pending) {

@@ -105,7 +105,7 @@ class ProcessSet final : private ResponseRunner::Owner {
   void finish_round();
   void gather_askers();
   void askers_gathered();
-  void carry_out(const Response& response, bool is_last);
+  void carry_out(Response response, bool is_last);
   std::vector<PendingPtr> take(const Response& response);
   void fail(const Status& why);
   Status with_global_rank(const Status& why) const;

@@ -4,7 +4,7 @@
 #include <cstdio>
 
 #include "base/log.h"
-#include "base/names.h"
+#include "pg/controller/agreement.h"
 #include "pg/controller/process_set.h"
 
 namespace taco::pg::controller {
@@ -63,11 +63,12 @@ Time ProcessSet::look_for_stalls(Time now) {
 }
 
 std::string ProcessSet::missing_text(const Negotiation::Waiting& waiting) const {
-  std::string ranks;
+  std::vector<int> ranks;
+  ranks.reserve(waiting.missing.size());
   for (const int rank : waiting.missing) {
-    append_name(ranks, std::to_string(place_.ranks[static_cast<std::size_t>(rank)]));
+    ranks.push_back(place_.ranks[static_cast<std::size_t>(rank)]);
   }
-  return (waiting.missing.size() == 1 ? "rank " : "ranks ") + ranks;
+  return named_ranks(ranks);
 }
 
 // The answers, which a round after the question has brought.

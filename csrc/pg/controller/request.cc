@@ -18,14 +18,7 @@ bool add_bytes(const Shape& shape, std::uint64_t element, std::uint64_t& sum) {
   return !__builtin_add_overflow(sum, bytes, &sum) && sum <= kMaxRequestBytes;
 }
 
-Status refuse_request(const Request& request, const std::string& why) {
-  return invalid(std::string(name_of(request.kind)) + " of '" + printable(request.name) +
-                 "': " + why);
-}
-
-bool has_rows(Kind kind) {
-  return kind == Kind::kAllGather || kind == Kind::kAllToAll || kind == Kind::kReduceScatter;
-}
+bool has_rows(Kind kind) { return has_own_rows(kind) || kind == Kind::kReduceScatter; }
 
 Status check_shapes(const Request& request) {
   if (request.shapes.size() > kMaxTensors) {
@@ -139,6 +132,21 @@ const char* name_of(Kind kind) {
       return "remove_process_set";
   }
   return "?";
+}
+
+bool reduces(Kind kind) {
+  return kind == Kind::kAllReduce || kind == Kind::kAdasum || kind == Kind::kReduceScatter;
+}
+
+bool has_own_rows(Kind kind) { return kind == Kind::kAllGather || kind == Kind::kAllToAll; }
+
+std::string described(const Request& request) {
+  return std::string(name_of(request.kind)) + " '" + printable(request.name) + "'";
+}
+
+Status refuse_request(const Request& request, const std::string& why) {
+  return invalid(std::string(name_of(request.kind)) + " of '" + printable(request.name) +
+                 "': " + why);
 }
 
 std::uint64_t bytes_of(const Request& request) {

@@ -60,6 +60,16 @@ inline constexpr std::size_t kMaxNameBytes = 1 << 16;
 inline constexpr std::size_t kMaxTensors = 1 << 16;  // of a grouped call
 inline constexpr std::size_t kMaxDimensions = 64;
 
+// Adds, multiplies or compares what ranks give.
+bool reduces(Kind kind);
+// The first dimension of a rank's tensors is its own.
+bool has_own_rows(Kind kind);
+
+// "allreduce 'x'".
+std::string described(const Request& request);
+// kInvalidArgument: "allreduce of 'x': why".
+Status refuse_request(const Request& request, const std::string& why);
+
 // Bytes of all its tensors on this rank.
 std::uint64_t bytes_of(const Request& request);
 // kInvalidArgument for a request that no other rank could agree to in a set of `world` ranks: its

@@ -1,24 +1,11 @@
 #include "pg/controller/submission.h"
 
-#include <chrono>
-
-#include "base/names.h"
-
 namespace taco::pg::controller {
 
 bool PendingRequest::wait_until(Time until) {
   if (done()) return true;
   std::unique_lock lock(mutex_);
-  while (!done()) {
-    if (until == kNever) {
-      ended_.wait(lock);
-      continue;
-    }
-    const Duration left = until - monotonic_now();
-    if (left <= 0) return false;
-    ended_.wait_for(lock, std::chrono::nanoseconds(left));
-  }
-  return true;
+  return ended_.wait_until(lock, until, [this] { return done(); });
 }
 
 void PendingRequest::end(Outcome outcome) {
@@ -29,8 +16,6 @@ void PendingRequest::end(Outcome outcome) {
   ended_.notify_all();
 }
 
-std::string PendingRequest::describe() const {
-  return std::string(name_of(request.kind)) + " '" + printable(request.name) + "'";
-}
+std::string PendingRequest::describe() const { return described(request); }
 
 }  // namespace taco::pg::controller

@@ -32,7 +32,6 @@ class NestedGroups {
   static std::uint64_t id_of(std::uint64_t of, std::uint64_t number);
   // Any failure of `group`, and of the root, ends a child of it.
   Parent child_of(std::uint64_t group) const { return {group, root_.id}; }
-  const GroupOptions& root() const { return root_; }
   // The engine on which they run; null once they are closed, and where nothing is sent.
   std::shared_ptr<harp::Stack> stack() const;
   // Families of groups are numbered in the order in which they are begun, the same on all ranks.

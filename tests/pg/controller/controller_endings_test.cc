@@ -14,6 +14,7 @@
 namespace taco::pg::controller {
 namespace {
 
+using testing::add_set;
 using testing::ControllerRanks;
 using testing::eventually;
 using testing::on_threads;
@@ -68,10 +69,7 @@ TEST_P(ControllerEndSeeds, WhatAllHaveAgreedOnIsDoneAlthoughSomebodyIsInAHurry) 
 TEST_P(ControllerEndSeeds, AllMayShutDownAtOnceWithSetsAndRequestsOpen) {
   ControllerRanks ranks({.world = 3, .seed = GetParam()});
   ranks.run([&](int rank, Controller& to) {
-    Request request = request_of(Kind::kAddSet, "add", 0);
-    request.shapes.clear();
-    request.ranks = {0, 2};
-    const Submitted set = submit(to, 0, request);
+    const Submitted set = add_set(to, {0, 2});
     ASSERT_TRUE(set.wait().ok()) << set.wait().message();
     std::vector<Submitted> open;
     open.push_back(sum_floats(to, "only " + std::to_string(rank), {1}));
@@ -118,10 +116,7 @@ TEST(ControllerEnd, ALossIsToldByTheNumberThatTheRankHasAmongAll) {
   ControllerRanks ranks({.world = 3});
   std::vector<Submitted> sets(3);
   ranks.run([&](int rank, Controller& to) {
-    Request request = request_of(Kind::kAddSet, "add", 0);
-    request.shapes.clear();
-    request.ranks = {1, 2};
-    sets[rank] = submit(to, 0, request);
+    sets[rank] = add_set(to, {1, 2});
     ASSERT_TRUE(sets[rank].wait().ok());
   });
   const Submitted pending = sum_floats(ranks.at(1), "x", {1}, 1);
@@ -239,12 +234,7 @@ TEST(ControllerStall, NamesWhatWaitsAndTheRanksThatMissIt) {
 TEST(ControllerStall, NamesRanksOfAProcessSetByTheirNumbersAmongAll) {
   const LogLines log;
   ControllerRanks ranks({.world = 3}, {.stall_warning = 50 * kMillisecond});
-  ranks.run([&](int, Controller& to) {
-    Request request = request_of(Kind::kAddSet, "add", 0);
-    request.shapes.clear();
-    request.ranks = {1, 2};
-    ASSERT_TRUE(submit(to, 0, request).wait().ok());
-  });
+  ranks.run([&](int, Controller& to) { ASSERT_TRUE(add_set(to, {1, 2}).wait().ok()); });
   const Submitted waiting = sum_floats(ranks.at(1), "x", {1}, 1);
   EXPECT_TRUE(eventually([&] { return log.has({"process set 1", "'x' misses rank 2"}); }));
 }

@@ -11,29 +11,16 @@
 namespace taco::pg::controller {
 namespace {
 
+using testing::add_set;
 using testing::ControllerRanks;
 using testing::eventually;
+using testing::remove_set;
 using testing::request_of;
 using testing::says;
 using testing::submit;
 using testing::Submitted;
 using testing::sum_floats;
 using Floats = std::vector<float>;
-
-Submitted add_set(Controller& to, const std::vector<std::int64_t>& members,
-                  const std::string& name = "add") {
-  Request request = request_of(Kind::kAddSet, name, 0);
-  request.shapes.clear();
-  request.ranks = members;
-  return submit(to, 0, request);
-}
-
-Submitted remove_set(Controller& to, int set, const std::string& name = "remove") {
-  Request request = request_of(Kind::kRemoveSet, name, 0);
-  request.shapes.clear();
-  request.root = set;
-  return submit(to, 0, request);
-}
 
 int added(Controller& to, const std::vector<std::int64_t>& members) {
   const Submitted made = add_set(to, members);
