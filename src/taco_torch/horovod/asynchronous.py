@@ -118,6 +118,7 @@ def _reduction(
     """The kind of the request, and its ``op``."""
     if op is not Adasum:
         return "allreduce", {"op": op.name.lower()}
+    id_of(process_set)
     size = process_set.size() or 0
     if size & (size - 1):
         raise NotImplementedError(f"Adasum needs a power of two of ranks, and there are {size}")
@@ -135,7 +136,6 @@ def _allreduce(
     process_set: ProcessSet,
 ) -> Handle:
     _check("allreduce", tensor, _REDUCED)
-    id_of(process_set)
     kind, how = _reduction(op, {tensor.dtype}, process_set)
     outputs = [tensor] if in_place else None
     submission = _submit(
@@ -190,7 +190,6 @@ def _grouped_allreduce(
 ) -> Handle:
     for tensor in tensors:
         _check("grouped_allreduce", tensor, _REDUCED)
-    id_of(process_set)
     kind, how = _reduction(op, {tensor.dtype for tensor in tensors}, process_set)
     scales = {"prescale": factors[0], "postscale": factors[1]}
     return _grouped(kind, tensors, in_place, name, process_set, **scales, **how)
@@ -248,9 +247,7 @@ def sparse_allreduce_async(
         raise ValueError(f"a sparse allreduce takes Average or Sum, got {reduction.name}")
     if not isinstance(tensor, torch.Tensor) or not tensor.is_sparse:
         raise ValueError("sparse_allreduce_async() takes a sparse COO tensor")
-    base = name
-    if base is None:
-        base = f"noname.{the_job().next_number(id_of(process_set), 'sparse_allreduce')}"
+    base = _name(the_job(), id_of(process_set), "sparse_allreduce", name)
     # Rows are gathered, and an index is a column.
     columns = tensor._indices().transpose(0, 1).contiguous()
     indices = allgather_async(columns, f"sparse.{base}.indices", process_set)

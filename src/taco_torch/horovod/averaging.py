@@ -53,19 +53,17 @@ class Averaging(Wrapped):
         """From now on backward passes begin to reduce gradients."""
         self._reducer = reducer
         self._is_synchronized, self._should_synchronize = False, True
-        self._reset_delays()
+        # All parameters that could be trained when this was made: one that is frozen later is still
+        # reduced, since it may not be frozen on other ranks.
+        passes = self.backward_passes_per_step
+        self._delays = {p: passes for p in self._parameter_names if p.requires_grad}
         if reducer is not None:
             for parameter in self._delays:
                 leaf: Any = parameter  # torch gives this method no types
                 leaf.register_post_accumulate_grad_hook(self._on_gradient)
 
     def _reset_delays(self) -> None:
-        """All parameters that could be trained when this was made: one that is frozen later is
-        still reduced, since it may not be frozen on other ranks."""
-        known = getattr(self, "_delays", None)
-        listed = self._parameter_names if known is None else known
-        passes = self.backward_passes_per_step
-        self._delays = {p: passes for p in listed if known is not None or p.requires_grad}
+        self._delays = dict.fromkeys(self._delays, self.backward_passes_per_step)
 
     def _on_gradient(self, parameter: torch.Tensor) -> None:
         assert self._reducer is not None

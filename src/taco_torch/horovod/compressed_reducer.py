@@ -5,6 +5,7 @@ are the same on all ranks, and sent in the same order, the last parameters first
 and those before it are ready. Other gradients go by name, exact.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -67,7 +68,9 @@ class CompressedReducer:
         for parameter, number in self._number.items():
             ledger.add(parameter, self._native, number, self)
         self._buckets = self._arranged(int(_C.lightcc_environment()["fusion_bytes"]))
+        self._bucket_of = {p: number for number, b in enumerate(self._buckets) for p in b}
         self._ready: set[torch.Tensor] = set()
+        self._arrived: Counter[int] = Counter()  # how many of a bucket
         self._works: list[tuple[Any, torch.Tensor, list[torch.Tensor]]] = []  # by bucket
 
     def _arranged(self, fusion_bytes: int) -> list[list[torch.Tensor]]:
@@ -87,6 +90,7 @@ class CompressedReducer:
 
     def forget(self) -> None:
         self._ready.clear()
+        self._arrived.clear()
         self._works.clear()
         self._others.forget()
 
@@ -94,13 +98,15 @@ class CompressedReducer:
         if parameter not in self._number:
             self._others.begin(parameter)
             return
-        self._ready.add(parameter)
+        if parameter not in self._ready:
+            self._ready.add(parameter)
+            self._arrived[self._bucket_of[parameter]] += 1
         while self._is_next_ready():
             self._start()
 
     def _is_next_ready(self) -> bool:
-        following = self._buckets[len(self._works) : len(self._works) + 1]
-        return bool(following) and self._ready.issuperset(following[0])
+        number = len(self._works)
+        return number < len(self._buckets) and self._arrived[number] == len(self._buckets[number])
 
     @torch.no_grad()
     def _start(self) -> None:

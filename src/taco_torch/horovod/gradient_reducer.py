@@ -1,5 +1,6 @@
 """An optimizer's gradients, averaged by named operations while the backward pass goes on."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -46,7 +47,7 @@ class NamedReducer:
         process_set: ProcessSet,
     ) -> None:
         self._names = names
-        self._group_of = {p: tuple(group) for group in groups for p in group}
+        self._group_of = {p: group for group in map(tuple, groups) for p in group}
         self._compression = compression
         self._sparse_as_dense = sparse_as_dense
         self._how: dict[str, Any] = {"op": op, "process_set": process_set}
@@ -55,6 +56,7 @@ class NamedReducer:
         if op is Average and predivide != 1.0:
             self._factors = {"prescale_factor": 1.0 / predivide, "postscale_factor": predivide}
         self._ready: set[torch.Tensor] = set()
+        self._arrived: Counter[torch.Tensor] = Counter()  # how many of a group, by its first
         self._finishing: dict[torch.Tensor, Callable[[], None] | None] = {}
 
     def is_pending(self) -> bool:
@@ -62,12 +64,15 @@ class NamedReducer:
 
     def forget(self) -> None:
         self._ready.clear()
+        self._arrived.clear()
         self._finishing.clear()
 
     def begin(self, parameter: torch.Tensor) -> None:
-        self._ready.add(parameter)
         group = self._group_of.get(parameter, (parameter,))
-        if self._ready.issuperset(group):
+        if parameter not in self._ready:
+            self._ready.add(parameter)
+            self._arrived[group[0]] += 1
+        if self._arrived[group[0]] == len(group):
             self._start(group)
 
     def finish(self, parameters: Sequence[torch.Tensor]) -> None:

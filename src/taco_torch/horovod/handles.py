@@ -57,8 +57,4 @@ def synchronize(handle: Handle | Callable[[], Any]) -> Any:
             job stays usable.
         HorovodInternalError: a rank is lost or has shut down.
     """
-    return _the_handle(handle).wait() if isinstance(handle, Handle) else _called(handle)
-
-
-def _called(handle: Callable[[], Any]) -> Any:
     return handle() if callable(handle) else _the_handle(handle).wait()

@@ -8,6 +8,7 @@ from collections import Counter
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 from torch._C._distributed_c10d import HashStore, PrefixStore, Store, TCPStore
 
@@ -85,18 +86,28 @@ def _host() -> str:
     return f"{socket.gethostname()} {boot.read_text().strip() if boot.exists() else ''}"
 
 
+def _names(world: World, topic: str) -> list[str]:
+    return [f"{topic}/{rank}" for rank in range(world.size)]
+
+
+def _everyone(store: Store, world: World, topic: str, own: object) -> list[Any]:
+    """Tells all ranks, and returns by rank, as JSON, what each of them tells."""
+    names = _names(world, topic)
+    store.set(names[world.rank], json.dumps(own))
+    store.wait(names)
+    return [json.loads(text) for text in store.multi_get(names)]
+
+
 def find_places(store: Store, world: World) -> list[Place]:
     """Every rank's place, as launchers have told it, or else by which ranks share a host.
 
     Collective. Raises HorovodInternalError if ranks do not come in the store's time.
     """
     mine = [_host(), world.local_rank, world.local_size, world.cross_rank, world.cross_size]
-    names = [f"place/{rank}" for rank in range(world.size)]
     try:
-        store.set(names[world.rank], json.dumps(mine))
-        store.wait(names)
-        rows = [json.loads(text) for text in store.multi_get(names)]
+        rows = _everyone(store, world, "place", mine)
     except RuntimeError as error:
+        names = _names(world, "place")
         late = [rank for rank, name in enumerate(names) if not _is_there(store, name)]
         raise HorovodInternalError(
             f"ranks {late} of {world.size} did not come to init() in time "
@@ -113,11 +124,8 @@ def check_alike(store: Store, world: World, own: dict[str, int]) -> None:
         ValueError: on all ranks, naming the variable and two ranks that differ.
         HorovodInternalError: a rank was lost meanwhile.
     """
-    names = [f"settings/{rank}" for rank in range(world.size)]
     try:
-        store.set(names[world.rank], json.dumps(own))
-        store.wait(names)
-        rows = [json.loads(text) for text in store.multi_get(names)]
+        rows = _everyone(store, world, "settings", own)
     except RuntimeError as error:
         raise HorovodInternalError(f"a rank was lost during init(): {error}") from error
     for name, value in rows[0].items():

@@ -177,7 +177,6 @@ def settings(environment: Mapping[str, str] | None = None) -> Settings:
             raise ValueError(
                 f'environment variable {variable.name} is "{text}", but must be {variable.accepted}'
             ) from None
-    made = Settings(**found)
-    if made.stall_check_disabled:
+    if found.get("stall_check_disabled"):
         found |= {"stall_warning_seconds": 0.0, "stall_shutdown_seconds": 0.0}
     return Settings(**found)

@@ -6,6 +6,7 @@ import torch
 from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from taco_torch.horovod import autograd
 from taco_torch.horovod.asynchronous import allgather_async, allreduce_async
 from taco_torch.horovod.job import the_job
 from taco_torch.horovod.reduce_ops import Sum
@@ -57,8 +58,8 @@ class SyncBatchNorm(_BatchNorm):
                 self.eps,
             )
         running = (self.running_mean, self.running_var) if tracks else (None, None)
-        normalised: torch.Tensor = _Normalise.apply(  # type: ignore[no-untyped-call]
-            input, self.weight, self.bias, *running, self.eps, factor
+        normalised: torch.Tensor = autograd.run(
+            _Normalise, input, self.weight, self.bias, *running, self.eps, factor
         )
         return normalised
 

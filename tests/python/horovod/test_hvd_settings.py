@@ -41,11 +41,11 @@ def test_a_dynamic_timeline_waits_for_the_program() -> None:
 
 
 @pytest.mark.parametrize("text", ["x", "-1", "nan", "1e99", "0x10", "1_0"])
-@pytest.mark.parametrize("variable", VARIABLES, ids=lambda variable: variable.name)
-def test_a_malformed_value_is_an_error_that_names_it(variable: object, text: str) -> None:
-    name = variable.name  # type: ignore[attr-defined]
-    if name == "HOROVOD_TIMELINE":
-        pytest.skip("any text is the name of a file")
+@pytest.mark.parametrize(
+    "name",
+    [each.name for each in VARIABLES if each.name != "HOROVOD_TIMELINE"],  # takes any text
+)
+def test_a_malformed_value_is_an_error_that_names_it(name: str, text: str) -> None:
     with pytest.raises(ValueError, match=f'{name} is "{re.escape(text)}", but must be'):
         settings({name: text})
 
@@ -53,5 +53,6 @@ def test_a_malformed_value_is_an_error_that_names_it(variable: object, text: str
 def test_the_page_has_every_variable_and_its_default() -> None:
     page = text_of("docs/horovod.md")
     for variable in VARIABLES:
-        row = f"| `{variable.name}` | {variable.accepted} | {variable.fallback} |"
+        cells = (variable.accepted, variable.fallback, variable.meaning)
+        row = f"| `{variable.name}` | {' | '.join(cells)} |"
         assert row in page, row

@@ -124,8 +124,7 @@ class ObjectState(State):
         self, bcast_object: Callable[[Any], Any], get_rank: Callable[[], int], **kwargs: Any
     ) -> None:
         super().__init__(bcast_object=bcast_object, get_rank=get_rank)
-        self._saved_state = kwargs
-        self._set_attrs()
+        self._set_attrs(kwargs)
         self._saved_state = copy.deepcopy(kwargs)
 
     def save(self) -> None:
@@ -143,6 +142,6 @@ class ObjectState(State):
             self._saved_state = self._bcast_object(self._saved_state)
             self._set_attrs(copy.deepcopy(self._saved_state))
 
-    def _set_attrs(self, values: dict[str, Any] | None = None) -> None:
-        for name, value in (self._saved_state if values is None else values).items():
+    def _set_attrs(self, values: dict[str, Any]) -> None:
+        for name, value in values.items():
             setattr(self, name, value)
