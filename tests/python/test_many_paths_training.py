@@ -4,8 +4,7 @@ that do not."""
 from __future__ import annotations
 
 import hashlib
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
 import torch
@@ -13,6 +12,7 @@ import torch.distributed as dist
 from conftest import taco_only
 from fabric import Fabric
 from hosts import host_ranks, join, needs_hosts, sent_by
+from launching import until
 from torch import nn
 
 pytestmark = [taco_only, needs_hosts]
@@ -56,19 +56,13 @@ def train(folder: str, steps: int | None) -> Run:
     return losses, digest.hexdigest()
 
 
-def wait_until(what: Callable[[], bool], words: str) -> None:
-    end = time.monotonic() + DEADLINE_S
-    while not what():
-        assert time.monotonic() < end, f"{words}: not within {DEADLINE_S:g} s"
-
-
 def wait_for_paths(folder: Path, ranks: Iterable[int], count: int, words: str) -> None:
     def told(rank: int) -> int:
         path = folder / f"paths{rank}"
         return int(path.read_text()) if path.exists() else 0
 
     try:
-        wait_until(lambda: all(told(rank) == count for rank in ranks), words)
+        until(lambda: all(told(rank) == count for rank in ranks), words, DEADLINE_S)
     except AssertionError as error:
         counts = [told(rank) for rank in range(HOSTS)]
         raise AssertionError(f"{error}: ranks have {counts} paths") from None
@@ -82,7 +76,7 @@ def kill_and_return(fabric: Fabric, folder: Path, host: int, link: int) -> None:
 
     def wait_for_traffic(words: str) -> None:
         enough = sent_by(fabric, host, link) + 4_000_000
-        wait_until(lambda: sent_by(fabric, host, link) >= enough, f"{name} {words}")
+        until(lambda: sent_by(fabric, host, link) >= enough, f"{name} {words}", DEADLINE_S)
 
     wait_for_traffic("is used")
     fabric.cut(host, link)

@@ -6,8 +6,7 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -15,6 +14,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from conftest import BACKEND
+from launching import until
 from spawn_ranks import Ranks, initialise
 from torch.distributed import distributed_c10d as c10d
 from torch.distributed.device_mesh import init_device_mesh
@@ -42,13 +42,6 @@ def total() -> float:
 def fresh(world: int, transport: str, **environment: str) -> Iterator[Ranks]:
     with Ranks(world, {"TACO_TRANSPORT": transport, "TACO_LOG": "error", **environment}) as ranks:
         yield ranks
-
-
-def until(holds: Callable[[], bool]) -> None:
-    end = time.monotonic() + DEADLINE_S
-    while not holds():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.005)
 
 
 # Options
@@ -250,7 +243,7 @@ def collectives_of_every_form() -> None:
     strided = torch.zeros(4, 6)[:, ::2]
     dist.broadcast(strided, 0)
     # Nobody has asked the works, and nothing but the recorder's hook tells it of their end.
-    until(completed)
+    until(completed, "the work's end", DEADLINE_S)
     names = {entry["profiling_name"] for entry in entries()}
     assert {"taco:all_reduce", "taco:all_gather", "taco:broadcast"} <= names, names
     assert any(entry["duration_ms"] > 0 for entry in entries() if "duration_ms" in entry)

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from scripts import write_program
 from signals import default_signals
 
 TACORUN = [sys.executable, "-c", "from _taco_torch_commands import tacorun; tacorun()"]
@@ -37,6 +38,29 @@ SLEEPS = """
         file.write(str(os.getpid()))
     print("asleep", flush=True)
     time.sleep(600)
+"""
+
+# Ranks that meet where their variables say: each tells where that is, all but rank 0 that they met.
+MEETS = """
+    import os, socket, time
+    rank, size = int(os.environ["HOROVOD_RANK"]), int(os.environ["HOROVOD_SIZE"])
+    where = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    print(os.environ["HOROVOD_HOSTNAME"], where[0])
+    if rank == 0:
+        with socket.create_server(("", where[1])) as server:
+            for _ in range(size - 1):
+                with server.accept()[0] as other:
+                    other.sendall(b"welcome")
+    else:
+        deadline = time.monotonic() + 30
+        while True:
+            try:
+                with socket.create_connection(where, timeout=5) as first:
+                    print(first.recv(100).decode())
+                    break
+            except ConnectionRefusedError:
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
 """
 
 
@@ -128,6 +152,21 @@ def pids_in(folder: Path, count: int) -> list[int]:
 
 def all_gone(pids: Sequence[int], seconds: float = 10.0) -> None:
     until(lambda: not any(map(is_alive, pids)), f"the end of processes {pids}", seconds)
+
+
+def set_hosts(folder: Path, hosts: str) -> None:
+    """The hosts that the script of discovery() finds; whole at any moment."""
+    new = folder / "new-hosts"
+    new.write_text("".join(f"{host}\n" for host in hosts.split()))
+    new.rename(folder / "hosts")
+
+
+def discovery(folder: Path, hosts: str) -> list[str]:
+    """Words for a tacorun in that folder, whose script prints the file `hosts`, and counts in
+    `failures` how often there was none."""
+    write_program(folder / "discover", "cat hosts || { echo >>failures; exit 1; }\n")
+    set_hosts(folder, hosts)
+    return ["--host-discovery-script", "./discover"]
 
 
 def lines_of(text: str, rank: int, stream: str = "stdout") -> list[str]:

@@ -141,8 +141,7 @@ class ElasticJob:
         )
         if fewer:
             for name in {worker.host for worker in self._workers.values()}:
-                there = [w for w in self._workers.values() if w.host == name and not w.leaves]
-                for worker in there[self._hosts.slots(name, time.monotonic()) :]:
+                for worker in self._staying_on(name)[self._hosts.slots(name, time.monotonic()) :]:
                     self._dismiss(worker)
             if any(worker.leaves for worker in self._workers.values()):
                 self._tell(REMOVED | (ADDED if more else 0))
@@ -250,8 +249,7 @@ class ElasticJob:
         """Starts a rank in every slot that is free, and a supervisor where there is none."""
         now, most = time.monotonic(), self._settings.most
         for host in self._hosts.names():
-            there = [w for w in self._workers.values() if w.host == host and not w.leaves]
-            free = self._hosts.slots(host, now) - len(there)
+            free = self._hosts.slots(host, now) - len(self._staying_on(host))
             if most is not None:
                 free = min(free, most - self._staying())
             if free <= 0:
@@ -265,6 +263,13 @@ class ElasticJob:
 
     def _staying(self) -> int:
         return sum(not worker.leaves for worker in self._workers.values())
+
+    def _staying_on(self, host: str) -> list[Worker]:
+        return [w for w in self._workers.values() if w.host == host and not w.leaves]
+
+    def _needed(self) -> int:
+        """How many ranks the next world has at least."""
+        return self._settings.least if self._world else self._settings.ranks
 
     def _start(self, host: str) -> None:
         variables = {
@@ -291,8 +296,7 @@ class ElasticJob:
 
     def _make_a_world(self) -> None:
         waiting, now = self._waiting(), time.monotonic()
-        needed = self._settings.least if self._world else self._settings.ranks
-        if len(waiting) < needed or self._running() or self._session.has_more():
+        if len(waiting) < self._needed() or self._running() or self._session.has_more():
             return
         starting = any(not worker.waits for worker in self._workers.values())
         since = self._newcomers_since
@@ -339,7 +343,7 @@ class ElasticJob:
             worker.running.label = slot.rank
             own = {"TACORUN_WORLD": self._world, "TACORUN_HAS_NEWCOMERS": int(has_newcomers)}
             variables = as_strings({**of_a_slot(slot, address, port), **own})
-            place = {"is": "assigned", "world": self._world, "variables": variables}
+            place = {"is": "assigned", "variables": variables}
             self._meeting.send(worker.running.key, place)
         self._broken_since = self._newcomers_since = None
         self._told = False
@@ -383,7 +387,7 @@ class ElasticJob:
         return None
 
     def _check_shortage(self, now: float) -> None:
-        needed = self._settings.least if self._world else self._settings.ranks
+        needed = self._needed()
         there = self._staying()
         if there >= needed:
             self._short_since = None

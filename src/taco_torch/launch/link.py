@@ -64,10 +64,6 @@ class Link:
             thread.start()
         self.send({"do": "hello", "silence_s": 0.0 if ssh is None else SILENCE_S})
 
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
     def send(self, message: Message) -> None:
         self._outgoing.put(encoded(message))
 
@@ -106,7 +102,7 @@ class Link:
         status = self._process.wait()
         text = self.explain(status, list(self.errors))
         self._credit.acquire()
-        self._events.put((self, {"is": "gone", "status": status, "text": text}))
+        self._events.put((self, {"is": "gone", "text": text}))
 
     def _hear(self, line: bytes) -> None:
         try:

@@ -6,8 +6,8 @@ way or the connection is gone, the ranks end: first SIGTERM, then SIGKILL, to th
 group of each. The kernel kills them if the supervisor itself is killed. Processes that a rank has
 left behind become the supervisor's children, and end with it.
 
-One thread, one selector. Messages in: "hello", "start" (a rank), "signal", "end", "listen",
-"unlisten", "reach", "beat". Messages out: "ready", "output", "exit", "listening", "unlistened",
+One thread, one selector. Messages in: "hello", "start" (a rank), "end", "listen", "unlisten",
+"reach", "beat". Messages out: "ready", "output", "exit", "listening", "unlistened",
 "reached".
 """
 
@@ -122,9 +122,6 @@ class Supervisor:
                 self._send(self._ready())
             case "start":
                 self._start(message)
-            case "signal":
-                if message["key"] in self._ranks:
-                    self._ranks[message["key"]].signal(message["number"])
             case "end":
                 for key, rank in self._ranks.items():
                     if message["key"] in (None, key):
@@ -142,8 +139,6 @@ class Supervisor:
         return {
             "is": "ready",
             "version": version(),
-            "pid": os.getpid(),
-            "addresses": interface_addresses(),
             "ssh": os.environ.get("SSH_CONNECTION", ""),
         }
 
@@ -154,7 +149,7 @@ class Supervisor:
         try:
             rank = SupervisedRank(key, message["command"], environment, message["folder"])
         except CannotStart as error:
-            self._send({"is": "exit", "key": key, "pid": 0, "error": str(error)})
+            self._send({"is": "exit", "key": key, "error": str(error)})
             return
         self._ranks[key] = rank
         for stream in rank.streams:
@@ -163,20 +158,24 @@ class Supervisor:
             rank.end(0.0)
 
     def _copy(self, rank: SupervisedRank, stream: int) -> None:
-        name = rank.streams[stream]
         text = rank.read(stream)
         if text is None:
-            self._selector.unregister(stream)
-            text = rank.close(stream)
+            self._close(rank, stream)
+        else:
+            self._pass_on(rank, rank.streams[stream], text)
+
+    def _close(self, rank: SupervisedRank, stream: int) -> None:
+        self._selector.unregister(stream)
+        name = rank.streams[stream]
+        self._pass_on(rank, name, rank.close(stream))
+
+    def _pass_on(self, rank: SupervisedRank, stream: str, text: str) -> None:
         if text:
-            self._send({"is": "output", "key": rank.key, "stream": name, "text": text})
+            self._send({"is": "output", "key": rank.key, "stream": stream, "text": text})
 
     def _report(self, rank: SupervisedRank) -> None:
         for stream in list(rank.streams):  # held open by processes that it has left behind
-            self._selector.unregister(stream)
-            name, text = rank.streams[stream], rank.close(stream)
-            if text:
-                self._send({"is": "output", "key": rank.key, "stream": name, "text": text})
+            self._close(rank, stream)
         del self._ranks[rank.key]
         self._send({"is": "exit", "key": rank.key, "pid": rank.pid, "status": rank.status})
 

@@ -132,17 +132,14 @@ class Session:
         link.close()
         del self.links[link.host]
         text = f"{link.host} has taco_torch {message['version']}, this host {version()}: install "
-        return {"is": "gone", "status": None, "text": text + "the same on both"}
+        return {"is": "gone", "text": text + "the same on both"}
 
     def own_addresses(self, link: Link) -> list[str]:
         """Addresses of this host by which the ranks of another may find it."""
-        assert link.ready is not None
         found = interface_addresses()
         if self._interfaces:
             return [address for name, address in found if name in self._interfaces]
-        words = str(link.ready["ssh"]).split()  # "client port server port"
-        first = [words[0]] if len(words) == 4 else []
-        return list(dict.fromkeys([*first, *(address for _, address in found)]))
+        return _likeliest_first(link, 0, found)
 
     def addresses(self, link: Link, reported: Sequence[Sequence[str]]) -> list[str]:
         """Addresses of a host by which others may find it, the likeliest first."""
@@ -156,11 +153,7 @@ class Session:
                     f"(--network-interfaces); it has {there}",
                 )
             return found
-        assert link.ready is not None
-        # "client port server port": the address by which this launcher has come.
-        words = str(link.ready["ssh"]).split()
-        first = [words[2]] if len(words) == 4 else []
-        return list(dict.fromkeys([*first, *(address for _, address in reported)]))
+        return _likeliest_first(link, 2, reported)
 
     def _link(self, host: str) -> Link:
         if host not in self.links:
@@ -334,3 +327,12 @@ class Session:
                 continue
             except BrokenPipeError:  # whoever read the output has gone
                 continue
+
+
+def _likeliest_first(link: Link, place: int, found: Sequence[Sequence[str]]) -> list[str]:
+    """Addresses, before which comes the one at that place of SSH_CONNECTION, by which this launcher
+    has come to the host: "client port server port"."""
+    assert link.ready is not None
+    words = str(link.ready["ssh"]).split()
+    first = [words[place]] if len(words) == 4 else []
+    return list(dict.fromkeys([*first, *(address for _, address in found)]))

@@ -14,6 +14,8 @@ import subprocess
 import time
 from collections.abc import Mapping, Sequence
 
+from taco_torch.launch.messages import as_text
+
 _PR_SET_PDEATHSIG = 1
 # How long the pipes of a rank that has ended may still be held open, by processes that have left
 # its process group.
@@ -82,13 +84,13 @@ class SupervisedRank:
         if len(data) - cut > _LONGEST_LINE:
             cut = len(data)
         self._rests[stream] = data[cut:]
-        return data[:cut].decode("utf-8", "surrogateescape")
+        return as_text(data[:cut])
 
     def close(self, stream: int) -> str:
         """A last line that has no end."""
         del self.streams[stream]
         self._files.pop(stream).close()
-        return self._rests.pop(stream).decode("utf-8", "surrogateescape")
+        return as_text(self._rests.pop(stream))
 
     def collect(self) -> None:
         """Takes its status, now that it has ended; its process group ends with it."""

@@ -45,6 +45,23 @@ def _bytes_of_megabytes(value: object) -> str:
 
 _COUNT, _TIME = at_least(0, int), at_least(0, float)
 
+# Flags of horovodrun's whose variables nothing reads; without a kind there is a --no- beside it.
+_UNREAD: tuple[tuple[str, str, Callable[[str], object] | None], ...] = (
+    ("hierarchical-allreduce", "HOROVOD_HIERARCHICAL_ALLREDUCE", None),
+    ("hierarchical-allgather", "HOROVOD_HIERARCHICAL_ALLGATHER", None),
+    ("autotune", "HOROVOD_AUTOTUNE", None),
+    ("autotune-log-file", "HOROVOD_AUTOTUNE_LOG", str),
+    ("autotune-warmup-samples", "HOROVOD_AUTOTUNE_WARMUP_SAMPLES", _COUNT),
+    ("autotune-steps-per-sample", "HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE", _COUNT),
+    ("autotune-bayes-opt-max-samples", "HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES", _COUNT),
+    ("autotune-gaussian-process-noise", "HOROVOD_AUTOTUNE_GAUSSIAN_PROCESS_NOISE", _TIME),
+    ("mpi-threads-disable", "HOROVOD_MPI_THREADS_DISABLE", None),
+    ("num-nccl-streams", "HOROVOD_NUM_NCCL_STREAMS", _COUNT),
+    ("thread-affinity", "HOROVOD_THREAD_AFFINITY", _COUNT),
+    ("gloo-timeout-seconds", "HOROVOD_GLOO_TIMEOUT_SECONDS", _COUNT),
+    ("log-level", "HOROVOD_LOG_LEVEL", str),
+)
+
 FLAGS = [
     Flag(
         "--fusion-threshold-mb",
@@ -101,38 +118,12 @@ FLAGS = [
             kind,
             effect=False,
         )
-        for name, variable, kind in (
-            ("hierarchical-allreduce", "HOROVOD_HIERARCHICAL_ALLREDUCE", None),
-            ("hierarchical-allgather", "HOROVOD_HIERARCHICAL_ALLGATHER", None),
-            ("autotune", "HOROVOD_AUTOTUNE", None),
-            ("autotune-log-file", "HOROVOD_AUTOTUNE_LOG", str),
-            ("autotune-warmup-samples", "HOROVOD_AUTOTUNE_WARMUP_SAMPLES", _COUNT),
-            ("autotune-steps-per-sample", "HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE", _COUNT),
-            (
-                "autotune-bayes-opt-max-samples",
-                "HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES",
-                _COUNT,
-            ),
-            (
-                "autotune-gaussian-process-noise",
-                "HOROVOD_AUTOTUNE_GAUSSIAN_PROCESS_NOISE",
-                _TIME,
-            ),
-            ("mpi-threads-disable", "HOROVOD_MPI_THREADS_DISABLE", None),
-            ("num-nccl-streams", "HOROVOD_NUM_NCCL_STREAMS", _COUNT),
-            ("thread-affinity", "HOROVOD_THREAD_AFFINITY", _COUNT),
-            ("gloo-timeout-seconds", "HOROVOD_GLOO_TIMEOUT_SECONDS", _COUNT),
-            ("log-level", "HOROVOD_LOG_LEVEL", str),
-        )
+        for name, variable, kind in _UNREAD
     ),
     *(
         Flag(f"--no-{name}", variable, argparse.SUPPRESS, value="0", effect=False)
-        for name, variable in (
-            ("hierarchical-allreduce", "HOROVOD_HIERARCHICAL_ALLREDUCE"),
-            ("hierarchical-allgather", "HOROVOD_HIERARCHICAL_ALLGATHER"),
-            ("autotune", "HOROVOD_AUTOTUNE"),
-            ("mpi-threads-disable", "HOROVOD_MPI_THREADS_DISABLE"),
-        )
+        for name, variable, kind in _UNREAD
+        if kind is None
     ),
     Flag(
         "--log-with-timestamp",

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from conftest import taco_only
-from launching import end, start, until
+from launching import discovery, end, set_hosts, start, until
 
 pytestmark = taco_only
 
@@ -148,14 +148,10 @@ def test_rank_0_may_be_the_one_that_is_killed(tmp_path: Path) -> None:
 
 
 def test_a_rank_that_comes_later_has_what_was_trained(tmp_path: Path) -> None:
-    script = tmp_path / "discover"
-    script.write_text("#!/bin/sh\ncat hosts\n")
-    script.chmod(0o755)
-    (tmp_path / "hosts").write_text("localhost:2\n")
-    words = ["-np", "2", "--min-np", "1", "--host-discovery-script", "./discover"]
+    words = ["-np", "2", "--min-np", "1", *discovery(tmp_path, "localhost:2")]
     with training(tmp_path, *words) as made:
         first = made.members(2, 0.0)
-        (tmp_path / "hosts").write_text("localhost:2\n127.0.0.1:1\n")
+        set_hosts(tmp_path, "localhost:2 127.0.0.1:1")
         second = made.members(3, 0.0)
         assert [note.pid for note in second[:2]] == [note.pid for note in first]
         assert second[2].step > first[0].step

@@ -14,7 +14,17 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from launching import WITHOUT_TORCH, all_gone, end, is_alive, run, start, until
+from launching import (
+    WITHOUT_TORCH,
+    all_gone,
+    discovery,
+    end,
+    is_alive,
+    run,
+    set_hosts,
+    start,
+    until,
+)
 
 PYTHON = sys.executable
 
@@ -65,20 +75,8 @@ class Job:
     def __init__(self, folder: Path, words: Sequence[str], hosts: str | None) -> None:
         self.folder = folder
         (folder / "train.py").write_text(TRAINS)
-        self._scripted = [] if hosts is None else self._script(hosts)
-        self.process = start([*words, *self._scripted, PYTHON, "train.py"], folder)
-
-    def _script(self, hosts: str) -> list[str]:
-        script = self.folder / "discover"
-        script.write_text("#!/bin/sh\ncat hosts || { echo >>failures; exit 1; }\n")
-        script.chmod(0o755)
-        self.set_hosts(hosts)
-        return ["--host-discovery-script", "./discover"]
-
-    def set_hosts(self, hosts: str) -> None:
-        new = self.folder / "new-hosts"
-        new.write_text("".join(f"{host}\n" for host in hosts.split()))
-        new.rename(self.folder / "hosts")
+        scripted = [] if hosts is None else discovery(folder, hosts)
+        self.process = start([*words, *scripted, PYTHON, "train.py"], folder)
 
     def world(self, number: int, size: int, seconds: float = 30.0) -> list[int]:
         """The processes of a world, by rank, once all are there."""
@@ -144,10 +142,10 @@ def test_a_slot_is_used_again_after_its_time(tmp_path: Path) -> None:
 def test_hosts_that_the_script_adds_are_taken_in(tmp_path: Path) -> None:
     with job(tmp_path, "-np", "2", "--min-np", "1", hosts="localhost:2") as made:
         first = made.world(1, 2)
-        made.set_hosts("localhost:2 127.0.0.1:1")
+        set_hosts(tmp_path, "localhost:2 127.0.0.1:1")
         second = made.world(2, 3)
         assert second[:2] == first
-        made.set_hosts("localhost:2 127.0.0.1:2")
+        set_hosts(tmp_path, "localhost:2 127.0.0.1:2")
         assert made.world(3, 4)[:3] == second
         made.stop()
 
@@ -156,7 +154,7 @@ def test_hosts_that_the_script_takes_away_are_left(tmp_path: Path) -> None:
     hosts = "localhost:2 127.0.0.1:2"
     with job(tmp_path, "-np", "4", "--min-np", "1", hosts=hosts) as made:
         first = made.world(1, 4)
-        made.set_hosts("127.0.0.1:1")
+        set_hosts(tmp_path, "127.0.0.1:1")
         second = made.world(2, 1)
         assert second == first[2:3]
         all_gone([pid for pid in first if pid not in second])
@@ -172,7 +170,7 @@ def test_a_job_has_no_more_ranks_than_it_may(tmp_path: Path) -> None:
 def test_a_job_waits_for_the_hosts_that_it_needs(tmp_path: Path) -> None:
     with job(tmp_path, "-np", "2", "--slots-per-host", "1", hosts="localhost") as made:
         until((tmp_path / "started").exists, "a first rank, which waits")
-        made.set_hosts("localhost 127.0.0.1")
+        set_hosts(tmp_path, "localhost 127.0.0.1")
         made.world(1, 2)
         made.stop()
 

@@ -14,6 +14,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from horovod_ranks import enter, joined, raises, still_works
+from launching import until
 from spawn_ranks import Ranks
 from torchrun import run_forked
 from warm_python import WarmPython
@@ -228,10 +229,8 @@ def writes_a_timeline(path: Path, by_variable: bool) -> None:
     hvd.allreduce(torch.ones(3), name="seen")
     hvd.barrier()
     if hvd.rank() == 0:
-        time.sleep(0.1)  # what the specification gives events to be on disk
-        text = path.read_text()
-        assert "NEGOTIATE_ALLREDUCE" in text, text
-        assert "allreduce.seen" in text
+        for text in ("NEGOTIATE_ALLREDUCE", "allreduce.seen"):  # while the timeline goes on
+            until(lambda text=text: text in path.read_text(), f"{text} on disk")
     hvd.stop_timeline()
     hvd.allreduce(torch.ones(3), name="unseen")
     if hvd.rank() == 0:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from launching import (
+    MEETS,
     SLEEPS,
     all_gone,
     end,
@@ -57,32 +58,9 @@ def test_every_rank_finds_its_place_in_horovod_s_variables_and_in_torch_s(tmp_pa
 
 
 def test_ranks_meet_where_they_are_told(tmp_path: Path) -> None:
-    program = write(
-        tmp_path,
-        """
-        import os, socket, time
-        rank, size = int(os.environ["HOROVOD_RANK"]), int(os.environ["HOROVOD_SIZE"])
-        where = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-        if rank == 0:
-            with socket.create_server(("", where[1])) as server:
-                for _ in range(size - 1):
-                    with server.accept()[0] as other:
-                        other.sendall(b"welcome")
-        else:
-            deadline = time.monotonic() + 30
-            while True:
-                try:
-                    with socket.create_connection(where) as first:
-                        print(first.recv(100).decode())
-                        break
-                except ConnectionRefusedError:
-                    assert time.monotonic() < deadline
-                    time.sleep(0.05)
-        """,
-    )
-    done = run(["-np", "3", PYTHON, program], tmp_path)
+    done = run(["-np", "3", PYTHON, write(tmp_path, MEETS)], tmp_path)
     assert done.returncode == 0, done.stderr
-    assert [lines_of(done.stdout, rank) for rank in (1, 2)] == [["welcome"], ["welcome"]]
+    assert [lines_of(done.stdout, rank)[1:] for rank in (1, 2)] == [["welcome"], ["welcome"]]
 
 
 def test_the_environment_goes_along_but_for_another_launcher_s_ranks(tmp_path: Path) -> None:

@@ -13,34 +13,12 @@ from pathlib import Path
 
 import pytest
 from fabric import Fabric
-from launching import SLEEPS, all_gone, end, lines_of, pids_in, run, start, write
+from launching import MEETS, SLEEPS, all_gone, end, lines_of, pids_in, run, start, write
 from sshd import Keys, Sshd, needs_sshd
 
 pytestmark = needs_sshd
 
 PYTHON = sys.executable
-
-MEETS = """
-    import os, socket, time
-    rank, size = int(os.environ["HOROVOD_RANK"]), int(os.environ["HOROVOD_SIZE"])
-    where = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    print(os.environ["HOROVOD_HOSTNAME"], where[0])
-    if rank == 0:
-        with socket.create_server(("", where[1])) as server:
-            for _ in range(size - 1):
-                with server.accept()[0] as other:
-                    other.sendall(b"welcome")
-    else:
-        deadline = time.monotonic() + 30
-        while True:
-            try:
-                with socket.create_connection(where, timeout=5) as first:
-                    print(first.recv(100).decode())
-                    break
-            except ConnectionRefusedError:
-                assert time.monotonic() < deadline
-                time.sleep(0.05)
-"""
 
 
 class Hosts:

@@ -12,17 +12,20 @@ from conftest import taco_only
 from launching import environment, write
 
 PYTHON = sys.executable
+# Each rank writes a file of its own: mpirun may join the lines of several ranks.
 PLACE = """
     from taco_torch.horovod.environment import world
     place = world()
-    print("place", place.rank, place.size, place.local_rank, place.local_size)
+    with open(f"found.{place.rank}", "w") as file:
+        print("place", place.rank, place.size, place.local_rank, place.local_size, file=file)
 """
 SUM = """
     import torch
     import horovod.torch as hvd
     hvd.init()
     total = hvd.allreduce(torch.full((1000,), float(hvd.rank() + 1)), op=hvd.Sum)
-    print("sum", float(total[0]), hvd.size(), hvd.local_rank(), hvd.local_size())
+    with open(f"found.{hvd.rank()}", "w") as file:
+        print("sum", float(total[0]), hvd.size(), hvd.local_rank(), hvd.local_size(), file=file)
     hvd.shutdown()
 """
 
@@ -58,8 +61,7 @@ def run(words: list[str], folder: Path, **variables: str) -> list[str]:
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    found = [line for line in done.stdout.splitlines() if line.startswith(("place", "sum"))]
-    return sorted(found)
+    return sorted(line for path in folder.glob("found.*") for line in path.read_text().splitlines())
 
 
 @needs_open_mpi
