@@ -18,6 +18,7 @@ from torch import nn
 
 BUCKET_BYTES = 25 << 20  # DDP's default
 FIRST_BUCKET_BYTES = 1 << 20  # and of the bucket that is ready first
+FORWARD = 1 / 3  # of a step's computation: the backward pass does twice the forward's arithmetic
 Shape = tuple[int, ...]
 
 

@@ -26,10 +26,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from emulated import BUCKET_BYTES, FIRST_BUCKET_BYTES, MODELS, buckets, step_limit
+from emulated import BUCKET_BYTES, FIRST_BUCKET_BYTES, FORWARD, MODELS, buckets, step_limit
 from fabric import Fabric, FabricUnavailable, parse_rate, wait_all
-from launch import TCP_FRAMING, machine
-from pytorch_synthetic_benchmark import FORWARD
+from launch import TCP_FRAMING, machine, save
 
 SCRIPT = Path(__file__).with_name("pytorch_synthetic_benchmark.py")
 # Title and options of what is measured.
@@ -152,9 +151,7 @@ def main() -> int:
     except FabricUnavailable as reason:
         raise SystemExit(f"no emulated hosts here: {reason}") from None
     show(result, arguments)
-    if arguments.json:
-        arguments.json.parent.mkdir(parents=True, exist_ok=True)
-        arguments.json.write_text(json.dumps(result, indent=1) + "\n")
+    save(result, arguments.json)
     return 0
 
 

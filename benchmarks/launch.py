@@ -103,10 +103,15 @@ def run(
         return None
     result = launch(script, arguments, **environment)
     show(result, arguments)
-    if arguments.json:
-        arguments.json.parent.mkdir(parents=True, exist_ok=True)
-        arguments.json.write_text(json.dumps(result, indent=1) + "\n")
+    save(result, arguments.json)
     return result
+
+
+def save(result: Any, path: Path | None) -> None:
+    """Writes figures to the file that --json names, and makes its folder; None: nowhere."""
+    if path:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(result, indent=1) + "\n")
 
 
 def launch(script: str, arguments: argparse.Namespace, **environment: str) -> Any:

@@ -35,14 +35,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.distributed.nn  # before there is a group: train_digits.py says why
-from emulated import BUCKET_BYTES, MODELS, Emulated, Gradients
+from emulated import BUCKET_BYTES, FORWARD, MODELS, Emulated, Gradients
 from synthetic_models import TASKS
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
 BACKENDS = ("horovod", "taco", "gloo")
-FORWARD = 1 / 3  # of a step's computation: the backward pass does twice the forward's arithmetic
 BASE_RATE = 0.01  # of learning, for one process
 CHOOSE_LIGHTCC = ("LIGHT_TOPK_ALLREDUCE", "LIGHT_WIRE_DTYPE", "LIGHT_AUTO")
 

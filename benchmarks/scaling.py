@@ -37,6 +37,7 @@ from choices import CHOICES, Offer, make_offer
 from emulated import (
     BUCKET_BYTES,
     FIRST_BUCKET_BYTES,
+    FORWARD,
     MODELS,
     Bucket,
     Compute,
@@ -50,7 +51,6 @@ from fabric import parse_rate
 from launch import TCP_FRAMING, add_fabric_arguments, deliver, machine, parse_bytes, run
 
 SENT = Path("/sys/class/net/eth0/statistics/tx_bytes")
-FORWARD = 1 / 3  # of a step's computation: the backward pass does twice the forward's arithmetic
 # Milliseconds of computation on one V100: VGG16 and ResNet50 with batches of 128 as measured (TACO;
 # 360 images a second); the others by 6 operations a weight and token at VGG16's 11.5 Tflop/s, with
 # 32 sequences of 128 (BERT), 60 of 150 (Transformer-XL), 8 of 1,024 (GPT-2).

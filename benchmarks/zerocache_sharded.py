@@ -17,7 +17,6 @@ in the backward pass.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import statistics
 import sys
@@ -37,6 +36,7 @@ from launch import (
     launch,
     machine,
     make_groups,
+    save,
     show_time,
     where,
 )
@@ -201,9 +201,7 @@ def main() -> int:
             print(f"{title} ...", file=sys.stderr, flush=True)
             results[title].append(launch(__file__, arguments, **{CHOICE: title}))
     show(results, arguments)
-    if arguments.json:
-        arguments.json.parent.mkdir(parents=True, exist_ok=True)
-        arguments.json.write_text(json.dumps(results, indent=1) + "\n")
+    save(results, arguments.json)
     return 0
 
 

@@ -66,7 +66,7 @@ def test_computation_is_found_for_a_ratio_of_what_it_does_not_hide() -> None:
     second_per_byte = 1e-8
     for ratio in (3.67, 1.4, 0.64):
         seconds = scaling.compute_for(ratio, ready, second_per_byte)
-        forward = scaling.FORWARD * seconds
+        forward = emulated.FORWARD * seconds
         step = emulated.step_limit(ready, forward, seconds - forward, second_per_byte)
         assert (step - seconds) / seconds == pytest.approx(ratio, rel=1e-6)
 

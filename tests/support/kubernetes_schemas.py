@@ -6,23 +6,24 @@ somebody has looked it up in the kind's own definition and added it.
 
 from __future__ import annotations
 
+import functools
 import json
 import re
-from pathlib import Path
 from typing import Any
 
+from checkout import text_of
 from strict_schema import Checked, Either, Object, problems
 
-TOP = Path(__file__).parents[2]
 NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 QUANTITY = re.compile(r"[0-9]+(\.[0-9]+)?(m|k|M|G|Ki|Mi|Gi)?")
 ABSOLUTE = re.compile(r"/[\w./-]*")
 IMAGE = re.compile(r"[a-z0-9./-]+(:[\w.-]+)?")
 
 
+@functools.cache
 def conf_keys() -> list[str]:
     """The keys that a harp.conf may have, by the source that reads it."""
-    source = (TOP / "csrc/base/conf_file.cc").read_text()
+    source = text_of("csrc/base/conf_file.cc")
     keys = re.findall(r'^    \{"(\w+)", "TACO_\w+"\},$', source, re.MULTILINE)
     assert {"driver", "interfaces", "key_file"} <= set(keys), keys
     return ["version", *keys]
