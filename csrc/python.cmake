@@ -24,7 +24,7 @@ print(os.path.dirname(spec.origin), end='')"
   endif()
 endif()
 
-# What an operation goes through, and below what binds it to Python or sets up what it needs.
+# Operations go through these sources; those below bind them to Python, or set up what they need.
 set(torch_facing
   pg/c10d/backend.cc
   pg/c10d/backend_coalesced.cc
