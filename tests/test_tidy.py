@@ -27,6 +27,12 @@ MAY_INCLUDE = {
     "device": {"device", "base"},
     "zerocache": {"zerocache", "device", "edge", "kernels", "base"},  # edge: its torch/ alone
 }
+
+
+def rooms_of(room: str, folders: str) -> set[str]:
+    return {f"{room}/{folder}" for folder in folders.split()}
+
+
 # Inner walls: what these folders may include of their own room. The protocol knows no driver, the
 # plans know nothing that executes them; a folder not named here may know all its neighbours.
 INNER_WALLS = {
@@ -47,6 +53,17 @@ INNER_WALLS = {
     "pg/lightcc": {"pg", "pg/codecs", "pg/lightcc"},
     "pg/window": {"pg", "pg/planning", "pg/execution", "pg/window"},
     "pg/group": {"pg", "pg/planning", "pg/algorithms", "pg/execution", "pg/window", "pg/group"},
+    "zerocache/pages": {"zerocache/pages"},
+    "zerocache/disk": {"zerocache/pages", "zerocache/disk"},
+    "zerocache/schedule": {"zerocache/pages", "zerocache/schedule"},
+    "zerocache/mover": rooms_of("zerocache", "pages disk schedule mover"),
+    "zerocache/steps": rooms_of("zerocache", "pages mover steps"),
+    "zerocache/ranks": rooms_of("zerocache", "pages mover steps ranks"),
+    "zerocache/ranks/zero1": rooms_of("zerocache", "pages steps ranks ranks/zero1"),
+    "zerocache/ranks/zero3": rooms_of(
+        "zerocache", "pages schedule steps ranks ranks/zero1 ranks/zero3"
+    ),
+    "zerocache/checkpoint": rooms_of("zerocache", "pages disk ranks checkpoint"),
 }
 # All that a program outside this tree may include; they are installed with the library harp.
 PUBLIC_HEADERS = {"harp/harp.h", "base/clock.h", "base/status.h"}
@@ -57,7 +74,7 @@ TORCH_FACING = r"csrc/(bindings|edge/\w+|(zerocache|remote)/torch/\w+|pg/c10d/(\
 RESERVED = [
     (r"(torch|c10|ATen|pybind11|edge)/", TORCH_FACING),
     (r"rte_", r"csrc/harp/drivers/dpdk/\w+\.(cc|h)"),
-    (r"liburing", r"csrc/zerocache/io_queue_uring\.cc"),
+    (r"liburing", r"csrc/zerocache/disk/io_queue_uring\.cc"),
     (r"cuda", r"csrc/kernels/cuda/.*"),
     (r"condition_variable", r"csrc/base/condition\.h"),  # which says why
 ]
@@ -240,7 +257,7 @@ KEPT_BY_CHILDREN = {
     "csrc/harp/api/registered_memory.cc",
     "csrc/harp/drivers/dpdk/dpdk_devices.cc",
     "csrc/harp/drivers/dpdk/dpdk_eal.cc",
-    "csrc/zerocache/real_file_system.cc",
+    "csrc/zerocache/disk/real_file_system.cc",
     "csrc/zerocache/torch/lending.cc",
 }
 LOCK = re.compile(r"\bstd::(?:lock_guard|unique_lock|scoped_lock)\b")

@@ -22,11 +22,11 @@
 #include "base/clock.h"
 #include "device/host_device.h"
 #include "rounds.h"
-#include "zerocache/disk_format.h"
-#include "zerocache/file_system.h"
-#include "zerocache/io_queue.h"
-#include "zerocache/mover.h"
-#include "zerocache/slab.h"
+#include "zerocache/disk/disk_format.h"
+#include "zerocache/disk/file_system.h"
+#include "zerocache/disk/io_queue.h"
+#include "zerocache/disk/slab.h"
+#include "zerocache/mover/mover.h"
 
 namespace {
 

@@ -24,9 +24,9 @@
 
 #include "base/arena.h"
 #include "base/clock.h"
-#include "zerocache/disk_format.h"
-#include "zerocache/disk_tier.h"
-#include "zerocache/file_system.h"
+#include "zerocache/disk/disk_format.h"
+#include "zerocache/disk/disk_tier.h"
+#include "zerocache/disk/file_system.h"
 
 namespace {
 

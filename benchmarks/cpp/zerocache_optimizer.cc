@@ -24,13 +24,13 @@
 
 #include "base/arena.h"
 #include "base/clock.h"
-#include "zerocache/disk_format.h"
-#include "zerocache/file_system.h"
-#include "zerocache/io_queue.h"
-#include "zerocache/mover.h"
-#include "zerocache/optimizer_stream.h"
-#include "zerocache/tensor_bytes.h"
-#include "zerocache/workers.h"
+#include "zerocache/disk/disk_format.h"
+#include "zerocache/disk/file_system.h"
+#include "zerocache/disk/io_queue.h"
+#include "zerocache/mover/mover.h"
+#include "zerocache/mover/tensor_bytes.h"
+#include "zerocache/steps/optimizer_stream.h"
+#include "zerocache/steps/workers.h"
 
 namespace {
 

@@ -6,9 +6,9 @@
 #include <span>
 #include <vector>
 
-#include "zerocache/checksum.h"
-#include "zerocache/disk_format.h"
-#include "zerocache/manifest.h"
+#include "zerocache/checkpoint/manifest.h"
+#include "zerocache/disk/disk_format.h"
+#include "zerocache/pages/checksum.h"
 
 namespace {
 

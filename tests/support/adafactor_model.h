@@ -14,10 +14,10 @@
 
 #include "kernels/half.h"
 #include "support/moving_pages.h"
-#include "zerocache/adafactor_state.h"
-#include "zerocache/backward_steps.h"
-#include "zerocache/optimizer_stream.h"
-#include "zerocache/tensor_bytes.h"
+#include "zerocache/mover/tensor_bytes.h"
+#include "zerocache/steps/adafactor_state.h"
+#include "zerocache/steps/backward_steps.h"
+#include "zerocache/steps/optimizer_stream.h"
 
 namespace taco::testing {
 

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "zerocache/file_system.h"
+#include "zerocache/disk/file_system.h"
 
 namespace taco::testing {
 

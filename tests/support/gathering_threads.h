@@ -18,7 +18,7 @@
 #include <utility>
 #include <vector>
 
-#include "zerocache/collectives.h"
+#include "zerocache/ranks/collectives.h"
 
 namespace taco::testing {
 

@@ -16,8 +16,8 @@
 #include "base/log.h"
 #include "device/host_device.h"
 #include "support/temporary_directory.h"
-#include "zerocache/disk_format.h"
-#include "zerocache/mover.h"
+#include "zerocache/disk/disk_format.h"
+#include "zerocache/mover/mover.h"
 
 namespace taco::testing {
 

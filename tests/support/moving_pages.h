@@ -16,8 +16,8 @@
 #include <utility>
 #include <vector>
 
-#include "zerocache/layout.h"
-#include "zerocache/page_uses.h"
+#include "zerocache/pages/layout.h"
+#include "zerocache/pages/page_uses.h"
 
 namespace taco::testing {
 

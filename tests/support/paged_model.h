@@ -13,10 +13,10 @@
 
 #include "support/moving_pages.h"
 #include "support/plain_model.h"
-#include "zerocache/gradient_pages.h"
-#include "zerocache/layout.h"
-#include "zerocache/optimizer_stream.h"
-#include "zerocache/state_layout.h"
+#include "zerocache/pages/layout.h"
+#include "zerocache/pages/state_layout.h"
+#include "zerocache/steps/gradient_pages.h"
+#include "zerocache/steps/optimizer_stream.h"
 
 namespace taco::testing {
 

@@ -12,8 +12,8 @@
 
 #include "kernels/half.h"
 #include "kernels/optimizers.h"
-#include "zerocache/layout.h"
-#include "zerocache/optimizer_stream.h"
+#include "zerocache/pages/layout.h"
+#include "zerocache/steps/optimizer_stream.h"
 
 namespace taco::testing {
 

@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "zerocache/file_system.h"
+#include "zerocache/disk/file_system.h"
 
 namespace taco::testing {
 

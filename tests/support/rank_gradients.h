@@ -8,7 +8,7 @@
 
 #include "kernels/half.h"
 #include "support/plain_model.h"
-#include "zerocache/gradient_shards.h"
+#include "zerocache/ranks/zero1/gradient_shards.h"
 
 namespace taco::testing {
 

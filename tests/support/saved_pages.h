@@ -6,9 +6,9 @@
 #include <string>
 
 #include "base/status.h"
-#include "zerocache/checkpoint.h"
-#include "zerocache/file_system.h"
-#include "zerocache/layout.h"
+#include "zerocache/checkpoint/checkpoint.h"
+#include "zerocache/disk/file_system.h"
+#include "zerocache/pages/layout.h"
 
 namespace taco::testing {
 

@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "zerocache/cost.h"
-#include "zerocache/trace.h"
+#include "zerocache/schedule/cost.h"
+#include "zerocache/schedule/trace.h"
 
 namespace taco::zerocache {
 

@@ -1,7 +1,7 @@
 // Steps of Adafactor that several ranks take, against those of one rank: the same bits where each
 // has whole gradients; where each has its pages of them, the same on all ranks, and as close as
 // sums in double are.
-#include "zerocache/adafactor_ranks.h"
+#include "zerocache/ranks/adafactor_ranks.h"
 
 #include <gtest/gtest.h>
 
@@ -14,12 +14,12 @@
 
 #include "support/adafactor_model.h"
 #include "support/gathering_threads.h"
-#include "zerocache/backward_stripes.h"
-#include "zerocache/gathered_pages.h"
-#include "zerocache/gradient_shards.h"
-#include "zerocache/lockstep.h"
-#include "zerocache/sharded_step.h"
-#include "zerocache/striped_step.h"
+#include "zerocache/ranks/lockstep.h"
+#include "zerocache/ranks/zero1/gradient_shards.h"
+#include "zerocache/ranks/zero1/sharded_step.h"
+#include "zerocache/ranks/zero3/backward_stripes.h"
+#include "zerocache/ranks/zero3/gathered_pages.h"
+#include "zerocache/ranks/zero3/striped_step.h"
 
 namespace taco::zerocache {
 namespace {

@@ -1,4 +1,4 @@
-#include "zerocache/agreement.h"
+#include "zerocache/ranks/agreement.h"
 
 #include <gtest/gtest.h>
 

@@ -1,7 +1,7 @@
 // Steps that several ranks take while a backward pass goes on, whose pages travel meanwhile: the
 // bits of steps at the end on all ranks, in as many calls of the group whatever a rank is late
 // with.
-#include "zerocache/backward_share.h"
+#include "zerocache/ranks/zero1/backward_share.h"
 
 #include <gtest/gtest.h>
 
@@ -16,7 +16,7 @@
 #include "support/adafactor_model.h"
 #include "support/gathering_threads.h"
 #include "support/paged_model.h"
-#include "zerocache/agreement.h"
+#include "zerocache/ranks/agreement.h"
 
 namespace taco::zerocache {
 namespace {

@@ -1,5 +1,5 @@
 // Steps in the middle of a backward pass against the same steps at its end.
-#include "zerocache/backward_steps.h"
+#include "zerocache/steps/backward_steps.h"
 
 #include <gtest/gtest.h>
 
@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "support/paged_model.h"
-#include "zerocache/tensor_bytes.h"
+#include "zerocache/mover/tensor_bytes.h"
 
 namespace taco::zerocache {
 namespace {

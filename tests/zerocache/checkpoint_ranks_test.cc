@@ -12,7 +12,7 @@
 #include "support/gathering_threads.h"
 #include "support/saved_pages.h"
 #include "support/temporary_directory.h"
-#include "zerocache/checkpoint.h"
+#include "zerocache/checkpoint/checkpoint.h"
 
 namespace taco::zerocache {
 namespace {

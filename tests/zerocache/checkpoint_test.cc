@@ -1,4 +1,4 @@
-#include "zerocache/checkpoint.h"
+#include "zerocache/checkpoint/checkpoint.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -15,8 +15,8 @@
 #include "support/processes.h"
 #include "support/saved_pages.h"
 #include "support/temporary_directory.h"
-#include "zerocache/checkpoint_names.h"
-#include "zerocache/state_layout.h"
+#include "zerocache/checkpoint/checkpoint_names.h"
+#include "zerocache/pages/state_layout.h"
 
 namespace taco::zerocache {
 namespace {

@@ -1,5 +1,5 @@
 // Tests calls that a group need not have of its own.
-#include "zerocache/collectives.h"
+#include "zerocache/ranks/collectives.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "zerocache/disk_format.h"
+#include "zerocache/disk/disk_format.h"
 
 #include <gtest/gtest.h>
 
@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "zerocache/checksum.h"
-#include "zerocache/digest_variants.h"
-#include "zerocache/manifest.h"
+#include "zerocache/checkpoint/manifest.h"
+#include "zerocache/pages/checksum.h"
+#include "zerocache/pages/digest_variants.h"
 
 namespace taco::zerocache {
 namespace {

@@ -1,4 +1,4 @@
-#include "zerocache/disk_tier.h"
+#include "zerocache/disk/disk_tier.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -15,8 +15,8 @@
 
 #include "support/faulty_files.h"
 #include "support/temporary_directory.h"
-#include "zerocache/disk_format.h"
-#include "zerocache/file_system.h"
+#include "zerocache/disk/disk_format.h"
+#include "zerocache/disk/file_system.h"
 
 namespace taco::zerocache {
 namespace {

@@ -1,4 +1,4 @@
-#include "zerocache/exchange.h"
+#include "zerocache/ranks/exchange.h"
 
 #include <gtest/gtest.h>
 

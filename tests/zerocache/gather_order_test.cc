@@ -1,4 +1,4 @@
-#include "zerocache/gather_order.h"
+#include "zerocache/ranks/zero3/gather_order.h"
 
 #include <gtest/gtest.h>
 

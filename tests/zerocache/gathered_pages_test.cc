@@ -1,6 +1,6 @@
 // Ranks as threads, each with a store of its own that has its own pages alone, and programs that
 // use them all. The group fails a test whenever ranks call it in different ways.
-#include "zerocache/gathered_pages.h"
+#include "zerocache/ranks/zero3/gathered_pages.h"
 
 #include <gtest/gtest.h>
 

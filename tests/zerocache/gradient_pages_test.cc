@@ -1,5 +1,5 @@
 // Steps with gradients on pages against the same steps with gradients in memory.
-#include "zerocache/gradient_pages.h"
+#include "zerocache/steps/gradient_pages.h"
 
 #include <gtest/gtest.h>
 

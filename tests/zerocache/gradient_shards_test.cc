@@ -1,5 +1,5 @@
 // Gradients that ranks average, against sums over plain arrays: the same bits.
-#include "zerocache/gradient_shards.h"
+#include "zerocache/ranks/zero1/gradient_shards.h"
 
 #include <gtest/gtest.h>
 

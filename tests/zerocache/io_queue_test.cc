@@ -1,4 +1,4 @@
-#include "zerocache/io_queue.h"
+#include "zerocache/disk/io_queue.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -22,8 +22,8 @@
 #include "support/processes.h"
 #include "support/refused_call.h"
 #include "support/temporary_directory.h"
-#include "zerocache/disk_format.h"
-#include "zerocache/file_system.h"
+#include "zerocache/disk/disk_format.h"
+#include "zerocache/disk/file_system.h"
 
 namespace taco::zerocache {
 namespace {

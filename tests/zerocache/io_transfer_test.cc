@@ -1,4 +1,4 @@
-#include "zerocache/io_transfer.h"
+#include "zerocache/disk/io_transfer.h"
 
 #include <gtest/gtest.h>
 

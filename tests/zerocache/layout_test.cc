@@ -1,4 +1,4 @@
-#include "zerocache/layout.h"
+#include "zerocache/pages/layout.h"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 // Ranks that say what they are about to do. The group of these tests fails a test whenever ranks
 // make calls of different kinds or lengths: so none of these deviations reaches it.
-#include "zerocache/lockstep.h"
+#include "zerocache/ranks/lockstep.h"
 
 #include <gtest/gtest.h>
 

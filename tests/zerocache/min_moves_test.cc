@@ -1,6 +1,6 @@
 // Bounds that nobody can be below: not what tries everything, not the scheduler; and that are met
 // where they can be.
-#include "zerocache/min_moves.h"
+#include "zerocache/schedule/min_moves.h"
 
 #include <gtest/gtest.h>
 
@@ -12,7 +12,7 @@
 
 #include "support/page_touches.h"
 #include "support/zerocache_programs.h"
-#include "zerocache/simulator.h"
+#include "zerocache/schedule/simulator.h"
 
 namespace taco::zerocache {
 namespace {

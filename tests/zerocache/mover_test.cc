@@ -1,4 +1,4 @@
-#include "zerocache/mover.h"
+#include "zerocache/mover/mover.h"
 
 #include <gtest/gtest.h>
 #include <sys/wait.h>

@@ -1,4 +1,4 @@
-#include "zerocache/open_uses.h"
+#include "zerocache/schedule/open_uses.h"
 
 #include <gtest/gtest.h>
 
@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "zerocache/simulator.h"
+#include "zerocache/schedule/simulator.h"
 
 namespace taco::zerocache {
 namespace {

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "support/adafactor_model.h"
-#include "zerocache/adafactor_state.h"
-#include "zerocache/backward_steps.h"
-#include "zerocache/optimizer_stream.h"
+#include "zerocache/steps/adafactor_state.h"
+#include "zerocache/steps/backward_steps.h"
+#include "zerocache/steps/optimizer_stream.h"
 
 namespace taco::zerocache {
 namespace {

@@ -11,10 +11,10 @@
 #include "device/host_device.h"
 #include "support/plain_model.h"
 #include "support/temporary_directory.h"
-#include "zerocache/disk_format.h"
-#include "zerocache/mover.h"
-#include "zerocache/optimizer_stream.h"
-#include "zerocache/tensor_bytes.h"
+#include "zerocache/disk/disk_format.h"
+#include "zerocache/mover/mover.h"
+#include "zerocache/mover/tensor_bytes.h"
+#include "zerocache/steps/optimizer_stream.h"
 
 namespace taco::zerocache {
 namespace {

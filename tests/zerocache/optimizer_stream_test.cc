@@ -1,6 +1,6 @@
 // Steps over pages against the same steps over plain arrays: the same bits, whatever the pages, the
 // threads and what else lies beside.
-#include "zerocache/optimizer_stream.h"
+#include "zerocache/steps/optimizer_stream.h"
 
 #include <gtest/gtest.h>
 
@@ -12,7 +12,7 @@
 
 #include "kernels/half.h"
 #include "support/paged_model.h"
-#include "zerocache/tensor_bytes.h"
+#include "zerocache/mover/tensor_bytes.h"
 
 namespace taco::zerocache {
 namespace {

@@ -1,5 +1,5 @@
 // Predictions of steps: the time of what computes, of what moves, and of both beside one another.
-#include "zerocache/plan.h"
+#include "zerocache/schedule/plan.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // Tests what is kept of a run: by a recorder that is told, and by a mover of real pages.
-#include "zerocache/run_record.h"
+#include "zerocache/schedule/run_record.h"
 
 #include <gtest/gtest.h>
 

@@ -10,7 +10,7 @@
 
 #include "support/number_from.h"
 #include "support/zerocache_programs.h"
-#include "zerocache/simulator.h"
+#include "zerocache/schedule/simulator.h"
 
 namespace taco::zerocache {
 namespace {

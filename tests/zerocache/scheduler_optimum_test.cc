@@ -14,7 +14,7 @@
 
 #include "support/page_touches.h"
 #include "support/zerocache_programs.h"
-#include "zerocache/simulator.h"
+#include "zerocache/schedule/simulator.h"
 
 namespace taco::zerocache {
 namespace {

@@ -1,6 +1,6 @@
 // The scheduler under a virtual clock: what it keeps, how often pages are there in time, and what
 // it never does.
-#include "zerocache/scheduler.h"
+#include "zerocache/schedule/scheduler.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 #include <random>
 
 #include "support/zerocache_programs.h"
-#include "zerocache/simulator.h"
+#include "zerocache/schedule/simulator.h"
 
 namespace taco::zerocache {
 namespace {

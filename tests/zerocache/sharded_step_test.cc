@@ -1,6 +1,6 @@
 // Steps of several ranks against the same steps over plain arrays: the same bits on all ranks, and
 // state on one of them alone.
-#include "zerocache/sharded_step.h"
+#include "zerocache/ranks/zero1/sharded_step.h"
 
 #include <gtest/gtest.h>
 
@@ -10,8 +10,8 @@
 
 #include "support/gathering_threads.h"
 #include "support/paged_model.h"
-#include "zerocache/backward_steps.h"
-#include "zerocache/tensor_bytes.h"
+#include "zerocache/mover/tensor_bytes.h"
+#include "zerocache/steps/backward_steps.h"
 
 namespace taco::zerocache {
 namespace {

@@ -1,4 +1,4 @@
-#include "zerocache/shards.h"
+#include "zerocache/ranks/shards.h"
 
 #include <gtest/gtest.h>
 

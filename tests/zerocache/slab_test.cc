@@ -1,4 +1,4 @@
-#include "zerocache/slab.h"
+#include "zerocache/disk/slab.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@
 #include "support/faulty_files.h"
 #include "support/processes.h"
 #include "support/temporary_directory.h"
-#include "zerocache/disk_format.h"
+#include "zerocache/disk/disk_format.h"
 
 namespace taco::zerocache {
 namespace {

@@ -1,4 +1,4 @@
-#include "zerocache/state_layout.h"
+#include "zerocache/pages/state_layout.h"
 
 #include <gtest/gtest.h>
 

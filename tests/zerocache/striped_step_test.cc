@@ -1,6 +1,6 @@
 // Training of a model that is spread over ranks, over pages that really move, against the same
 // training over plain arrays: the same bits of parameters and state, each on one rank alone.
-#include "zerocache/striped_step.h"
+#include "zerocache/ranks/zero3/striped_step.h"
 
 #include <gtest/gtest.h>
 
@@ -18,13 +18,14 @@
 #include "support/plain_model.h"
 #include "support/rank_gradients.h"
 #include "support/temporary_directory.h"
-#include "zerocache/backward_stripes.h"
-#include "zerocache/checkpoint.h"
-#include "zerocache/disk_format.h"
-#include "zerocache/gathered_pages.h"
-#include "zerocache/mover.h"
-#include "zerocache/shards.h"
-#include "zerocache/tensor_bytes.h"
+#include "zerocache/checkpoint/checkpoint.h"
+#include "zerocache/disk/disk_format.h"
+#include "zerocache/mover/mover.h"
+#include "zerocache/mover/tensor_bytes.h"
+#include "zerocache/ranks/own_bytes.h"
+#include "zerocache/ranks/shards.h"
+#include "zerocache/ranks/zero3/backward_stripes.h"
+#include "zerocache/ranks/zero3/gathered_pages.h"
 
 namespace taco::zerocache {
 namespace {

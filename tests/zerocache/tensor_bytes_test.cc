@@ -1,4 +1,4 @@
-#include "zerocache/tensor_bytes.h"
+#include "zerocache/mover/tensor_bytes.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "zerocache/throttle.h"
+#include "zerocache/disk/throttle.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // Traces, and runs that follow them: straight on, around, out and back.
-#include "zerocache/trace.h"
+#include "zerocache/schedule/trace.h"
 
 #include <gtest/gtest.h>
 
@@ -7,8 +7,8 @@
 #include <random>
 
 #include "support/zerocache_programs.h"
-#include "zerocache/follower.h"
-#include "zerocache/page_heap.h"
+#include "zerocache/pages/page_heap.h"
+#include "zerocache/schedule/follower.h"
 
 namespace taco::zerocache {
 namespace {

@@ -1,4 +1,4 @@
-#include "zerocache/workers.h"
+#include "zerocache/steps/workers.h"
 
 #include <gtest/gtest.h>
 #include <sys/wait.h>

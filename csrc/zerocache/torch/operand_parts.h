@@ -11,7 +11,7 @@
 #include <tuple>
 #include <vector>
 
-#include "zerocache/page.h"
+#include "zerocache/pages/page.h"
 #include "zerocache/torch/uses.h"
 
 namespace taco::zerocache {

@@ -13,9 +13,9 @@
 #include <vector>
 
 #include "edge/errors.h"
-#include "zerocache/min_moves.h"
-#include "zerocache/open_uses.h"
-#include "zerocache/plan.h"
+#include "zerocache/schedule/min_moves.h"
+#include "zerocache/schedule/open_uses.h"
+#include "zerocache/schedule/plan.h"
 #include "zerocache/torch/bind.h"
 #include "zerocache/torch/store.h"
 
@@ -117,10 +117,9 @@ PlannedProgram program_of_model(const std::vector<PlannedTensor>& tensors,
 
 // The pass of a step that an operator with this key belongs to; none: that of the one before.
 const char* phase_of(OperatorKey key) {
-  if ((key & OpenUses::kEnd) != 0) return nullptr;
+  if ((key & kEndKeys) != 0) return nullptr;
   if (key >= kChunkKeys) return "step";
-  constexpr OperatorKey kPartKeys = OperatorKey{1} << 33;  // Uses: 2 * part + pass
-  if (key >= kPartKeys) return nullptr;
+  if (key >= kPartKeys + kKeysOfRange) return nullptr;
   return key % 2 == 1 ? "backward" : "forward";
 }
 

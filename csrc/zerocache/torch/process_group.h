@@ -4,7 +4,7 @@
 #include <memory>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
-#include "zerocache/collectives.h"
+#include "zerocache/ranks/collectives.h"
 
 namespace taco::zerocache {
 

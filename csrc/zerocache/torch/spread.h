@@ -7,14 +7,14 @@
 #include <optional>
 #include <span>
 
-#include "zerocache/backward_stripes.h"
-#include "zerocache/collectives.h"
-#include "zerocache/gathered_pages.h"
-#include "zerocache/gradient_shards.h"
-#include "zerocache/layout.h"
-#include "zerocache/lockstep.h"
-#include "zerocache/page_uses.h"
-#include "zerocache/stripes.h"
+#include "zerocache/pages/layout.h"
+#include "zerocache/pages/page_uses.h"
+#include "zerocache/ranks/collectives.h"
+#include "zerocache/ranks/lockstep.h"
+#include "zerocache/ranks/stripes.h"
+#include "zerocache/ranks/zero1/gradient_shards.h"
+#include "zerocache/ranks/zero3/backward_stripes.h"
+#include "zerocache/ranks/zero3/gathered_pages.h"
 
 namespace taco::zerocache {
 

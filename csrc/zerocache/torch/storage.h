@@ -30,7 +30,7 @@
 #include <vector>
 
 #include "base/status.h"
-#include "zerocache/tensor_form.h"
+#include "zerocache/pages/tensor_form.h"
 
 namespace at {
 class Tensor;

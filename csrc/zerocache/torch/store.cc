@@ -9,14 +9,10 @@
 #include "base/random.h"
 #include "device/host_device.h"
 #include "edge/without_gil.h"
-#include "zerocache/scheduler.h"
+#include "zerocache/schedule/scheduler.h"
 
 namespace taco::zerocache {
 namespace {
-
-// Below kOptimizerKeys, and above those of the parts of a model.
-constexpr OperatorKey kPlaceKeys = OperatorKey{1} << 57;
-constexpr OperatorKey kWrittenKeys = OperatorKey{1} << 56;
 
 constexpr char kClosed[] = "the cache that held it was closed without giving it back";
 constexpr char kLost[] =

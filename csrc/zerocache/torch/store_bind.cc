@@ -9,7 +9,7 @@
 
 #include "edge/errors.h"
 #include "edge/without_gil.h"
-#include "zerocache/checksum.h"
+#include "zerocache/pages/checksum.h"
 #include "zerocache/torch/bind.h"
 #include "zerocache/torch/gradient_buffers.h"
 #include "zerocache/torch/process_group.h"

@@ -11,15 +11,12 @@
 #include <vector>
 
 #include "edge/without_gil.h"
-#include "zerocache/agreement.h"
-#include "zerocache/checksum.h"
+#include "zerocache/pages/checksum.h"
+#include "zerocache/ranks/agreement.h"
 #include "zerocache/torch/store.h"
 
 namespace taco::zerocache {
 namespace {
-
-// Below those of uses that a store has itself (store.cc).
-constexpr OperatorKey kGiveBackKeys = OperatorKey{1} << 55;
 
 Status differs(const std::string& described, std::uint32_t rank) {
   return Status(Code::kMismatch, described + " was given other values on rank " +

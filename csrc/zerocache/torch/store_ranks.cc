@@ -6,10 +6,11 @@
 
 #include "base/digest.h"
 #include "edge/without_gil.h"
-#include "zerocache/agreement.h"
-#include "zerocache/exchange.h"
-#include "zerocache/sharded_step.h"
-#include "zerocache/tensor_bytes.h"
+#include "zerocache/mover/tensor_bytes.h"
+#include "zerocache/ranks/agreement.h"
+#include "zerocache/ranks/exchange.h"
+#include "zerocache/ranks/own_bytes.h"
+#include "zerocache/ranks/zero1/sharded_step.h"
 #include "zerocache/torch/store.h"
 
 namespace taco::zerocache {

@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "edge/without_gil.h"
-#include "zerocache/agreement.h"
-#include "zerocache/sharded_step.h"
-#include "zerocache/striped_step.h"
+#include "zerocache/ranks/agreement.h"
+#include "zerocache/ranks/zero1/sharded_step.h"
+#include "zerocache/ranks/zero3/striped_step.h"
 #include "zerocache/torch/store.h"
 
 namespace taco::zerocache {

@@ -4,15 +4,12 @@
 #include <algorithm>
 
 #include "edge/without_gil.h"
-#include "zerocache/adafactor_state.h"
-#include "zerocache/tensor_bytes.h"
+#include "zerocache/mover/tensor_bytes.h"
+#include "zerocache/steps/adafactor_state.h"
 #include "zerocache/torch/store.h"
 
 namespace taco::zerocache {
 namespace {
-
-// As in store.cc: below the keys of steps.
-constexpr OperatorKey kForgetKeys = OperatorKey{1} << 55;
 
 std::span<std::byte> bytes_of(const at::Tensor& tensor) {
   return {static_cast<std::byte*>(tensor.mutable_data_ptr()), tensor.nbytes()};

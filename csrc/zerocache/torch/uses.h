@@ -20,7 +20,7 @@
 
 #include "base/clock.h"
 #include "base/status.h"
-#include "zerocache/layout.h"
+#include "zerocache/pages/layout.h"
 #include "zerocache/torch/storage.h"
 
 namespace taco::zerocache {
