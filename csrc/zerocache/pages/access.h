@@ -1,4 +1,4 @@
-// What an operator needs of one page: where it has to lie, and what becomes of its bytes.
+// An access says where an operator needs a page to lie, and what becomes of its bytes.
 #pragma once
 
 #include <optional>
