@@ -38,10 +38,6 @@ FixedStorages& fixed_storages() {
   return *instance;
 }
 
-c10::StorageImpl* storage_of(const at::Tensor& tensor) {
-  return tensor.storage().unsafeGetStorageImpl();
-}
-
 }  // namespace
 
 void check_exposable(const at::Tensor& tensor, const char* whose) {
@@ -57,7 +53,14 @@ void check_exposable(const at::Tensor& tensor, const char* whose) {
                     ": its memory is gone (a sharded parameter, say, between two uses)");
 }
 
-void fix_storage(const at::Tensor& tensor) { fixed_storages().fix(storage_of(tensor)); }
-void release_storage(const at::Tensor& tensor) { fixed_storages().release(storage_of(tensor)); }
+void fix_storage(const c10::Storage& storage) {
+  fixed_storages().fix(storage.unsafeGetStorageImpl());
+}
+void release_storage(const c10::Storage& storage) {
+  fixed_storages().release(storage.unsafeGetStorageImpl());
+}
+
+void fix_storage(const at::Tensor& tensor) { fix_storage(tensor.storage()); }
+void release_storage(const at::Tensor& tensor) { release_storage(tensor.storage()); }
 
 }  // namespace taco::edge

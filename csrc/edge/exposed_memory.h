@@ -10,9 +10,11 @@ namespace taco::edge {
 // contiguous, and has its memory.
 void check_exposable(const at::Tensor& tensor, const char* whose);
 
-// A storage that is resized loses its memory, which nobody could tell the other processes in time:
-// from fix() until as many calls of release(), it cannot be.
-void fix_storage(const at::Tensor& tensor);
+// A storage that is resized loses its memory, which nobody could tell those in time who are at work
+// on it: from fix() until as many calls of release(), it cannot be.
+void fix_storage(const c10::Storage& storage);
+void release_storage(const c10::Storage& storage);
+void fix_storage(const at::Tensor& tensor);  // its own
 void release_storage(const at::Tensor& tensor);
 
 }  // namespace taco::edge

@@ -74,7 +74,8 @@ class Submission:
     def wait(self) -> None:
         """Waits until it has ended, and hears Python's signals meanwhile. MismatchError (a
         RuntimeError): the ranks asked for different things, and all hear so; the controller goes
-        on. PeerLostError, AbortedError, ...: the controller has ended."""
+        on. PeerLostError, AbortedError, ...: the controller has ended, or stayed in the parent of
+        this forked process."""
 
     @property
     def outputs(self) -> list[torch.Tensor]: ...
@@ -87,7 +88,8 @@ class Submission:
 
 class Controller:
     """Named operations of a group's ranks, started once all ranks of a process set have submitted
-    them, in whatever order. All ranks make it; it ends before its backend does."""
+    them, in whatever order. All ranks make it; it ends before its backend does. In a forked child
+    every call raises AbortedError, but for shutdown(), which does nothing."""
 
     def __init__(
         self,
@@ -115,16 +117,18 @@ class Controller:
         ranks: list[int] | None = None,
     ) -> Submission:
         """Never blocks. `inputs`: contiguous CPU tensors of one dtype; `outputs`: as they are to
-        be, `inputs` themselves for an operation in place, or None: they are made. `root`: a rank of
-        all; of remove_process_set, the process set. ValueError: what is wrong with the call, a name
-        that is pending, an unknown process set, or one that this rank is not of."""
+        be, `inputs` themselves for an operation in place, or None: they are made. Until it ends
+        their storages cannot be resized. `root`: a rank of all; of remove_process_set, the process
+        set. ValueError: what is wrong with the call, a name that is pending, an unknown process
+        set, or one that this rank is not of."""
 
     def process_sets(self) -> dict[int, list[int]]: ...
     def start_timeline(self, path: str, mark_cycles: bool) -> None: ...
     def stop_timeline(self) -> None: ...
     def shutdown(self) -> None:
         """Ends the controller, here and on all ranks: what all have submitted is done, anything
-        else ends with AbortedError. Idempotent."""
+        else ends with AbortedError; so does all where nothing moves for the group's timeout.
+        Idempotent."""
 
 class GradientSettings:
     """How gradients are compressed. Constant."""

@@ -3,6 +3,7 @@ for each mistake. Its own work is tested in tests/pg/controller/."""
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from collections.abc import Iterator
@@ -180,6 +181,66 @@ def a_timeline_tells_of_operations(path: str) -> None:
         to.stop_timeline()
 
 
+def a_forked_child_is_told_so() -> None:
+    with controller() as to:
+        pending = to.submit(0, "allreduce", f"only {dist.get_rank()}", [torch.ones(2)])
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                signal.alarm(20)
+                for call in (
+                    lambda: to.submit(0, "allreduce", "x", [torch.ones(2)]),
+                    to.process_sets,
+                    lambda: to.start_timeline("/dev/null", False),
+                    to.stop_timeline,
+                    pending.wait,
+                ):
+                    with pytest.raises(AbortedError, match="forked"):
+                        call()
+                assert pending.done()
+                to.shutdown()  # does nothing
+                del pending, to
+                code = 0
+            finally:
+                os._exit(code)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        to.submit(0, "barrier", "b", []).wait()
+
+
+def memory_stays_while_it_is_needed() -> None:
+    rank, world = dist.get_rank(), dist.get_world_size()
+    with controller() as to:
+        mine, other = torch.full((4,), float(rank)), torch.full((4,), 10.0 * rank)
+
+        def submit() -> list[_C.Submission]:
+            in_place = to.submit(0, "allreduce", "x", [mine], [mine])
+            return [in_place, to.submit(0, "allgather", "y", [other])]
+
+        if rank == 0:
+            begun = submit()
+            for resize in (
+                lambda: mine.detach().resize_(1000),
+                lambda: mine.untyped_storage().resize_(0),
+            ):
+                with pytest.raises(RuntimeError, match="not resizable"):
+                    resize()
+            with pytest.raises(ValueError, match="pending"):
+                to.submit(0, "allreduce", "x", [mine], [mine])
+            other.data = torch.zeros(1000)  # the tensor lets go of the memory that is sent
+        to.submit(0, "barrier", "b", []).wait()
+        if rank != 0:
+            begun = submit()
+        for each in begun:
+            each.wait()
+        assert mine.tolist() == [world * (world - 1) / 2] * 4
+        assert begun[1].outputs[0].tolist() == [10.0 * r for r in range(world) for _ in range(4)]
+        mine.resize_(1000)
+        mine.untyped_storage().resize_(0)
+        with pytest.raises(ValueError, match="memory is gone"):
+            to.submit(0, "allreduce", "x", [mine])
+
+
 def handles_may_be_dropped() -> None:
     with controller() as to:
         for i in range(100):
@@ -197,6 +258,8 @@ def handles_may_be_dropped() -> None:
         sets_have_roots_of_all_ranks,
         a_shutdown_ends_what_is_pending,
         a_wait_hears_signals,
+        a_forked_child_is_told_so,
+        memory_stays_while_it_is_needed,
         handles_may_be_dropped,
     ],
     ids=lambda call: str(call.__name__),

@@ -58,6 +58,18 @@ class RequestMemory final : public pg::controller::Tensors {
   bool fails_ = false;
 };
 
+// Tensors that do what a test says when they are asked for their memory.
+class UnrulyTensors final : public pg::controller::Tensors {
+ public:
+  std::function<std::vector<pg::Piece>()> give_inputs;
+  std::function<Result<pg::Piece>()> give_output;
+
+  std::vector<pg::Piece> inputs() override { return give_inputs(); }
+  Result<pg::Piece> output(std::size_t, const pg::controller::Shape&) override {
+    return give_output();
+  }
+};
+
 // A request that a rank of the test has submitted.
 struct Submitted {
   std::shared_ptr<RequestMemory> memory;
@@ -80,12 +92,20 @@ struct Submitted {
   }
 };
 
-inline Submitted submit(pg::controller::Controller& to, int set, pg::controller::Request request,
-                        std::shared_ptr<RequestMemory> memory = nullptr) {
-  Submitted made{.memory = memory};
-  auto submission = to.submit(set, std::move(request), std::move(memory));
+inline Submitted submit_tensors(pg::controller::Controller& to, int set,
+                                pg::controller::Request request,
+                                std::shared_ptr<pg::controller::Tensors> tensors) {
+  Submitted made;
+  auto submission = to.submit(set, std::move(request), std::move(tensors));
   made.refusal = submission.status();
   if (submission.ok()) made.submission = *submission;
+  return made;
+}
+
+inline Submitted submit(pg::controller::Controller& to, int set, pg::controller::Request request,
+                        std::shared_ptr<RequestMemory> memory = nullptr) {
+  Submitted made = submit_tensors(to, set, std::move(request), memory);
+  made.memory = std::move(memory);
   return made;
 }
 

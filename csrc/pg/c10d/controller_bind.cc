@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/fork.h"
 #include "base/heed.h"
 #include "edge/errors.h"
 #include "edge/signals.h"
@@ -126,7 +127,7 @@ class PythonSubmission {
     return submission_->outcome();
   }
   TensorList outputs() const {
-    return outcome().status.ok() && tensors_ != nullptr ? tensors_->outputs() : TensorList();
+    return outcome().status.ok() && tensors_ != nullptr ? tensors_->outputs : TensorList();
   }
 
  private:
@@ -140,6 +141,7 @@ class PythonController {
                    double cycle_seconds, std::size_t cache_slots, double stall_warning_seconds,
                    double stall_shutdown_seconds);
   ~PythonController() {
+    if (is_copy()) return;
     const WithoutGil others_run;  // its thread may need the GIL to let go of a tensor
     controller_->shutdown();
     (void)end_timeline();
@@ -151,13 +153,22 @@ class PythonController {
                                            std::optional<TensorList> outputs);
   std::map<int, std::vector<int>> process_sets() const;
   void start_timeline(const std::string& path, bool mark_cycles);
-  void stop_timeline() { raise_if_error(end_timeline()); }
+  void stop_timeline() {
+    check_is_here();
+    raise_if_error(end_timeline());
+  }
   void shutdown() {
+    if (is_copy()) return;
     controller_->shutdown();
     stop_timeline();
   }
 
  private:
+  // In a forked child, where nobody may wait for locks of the parent's threads.
+  bool is_copy() const { return generation_ != fork_generation(); }
+  void check_is_here() const {
+    if (is_copy()) raise(controller::left_in_parent());
+  }
   Status end_timeline();
   std::vector<int> ranks_of(const SubmissionArguments& arguments) const;
   // Looks `ranks` up, those of the process set.
@@ -168,6 +179,7 @@ class PythonController {
                      const std::vector<int>& ranks, const TensorList& inputs,
                      const TensorList& outputs) const;
 
+  const std::uint32_t generation_ = fork_generation();
   const c10::intrusive_ptr<Backend> backend_;  // keeps the groups' transport
   const int rank_;
   std::unique_ptr<controller::Controller> controller_;
@@ -195,11 +207,12 @@ PythonController::PythonController(c10::intrusive_ptr<Backend> backend, std::uin
   options.cache_slots = cache_slots;
   options.stall_warning = duration_named("stall_warning_seconds", stall_warning_seconds);
   options.stall_shutdown = duration_named("stall_shutdown_seconds", stall_shutdown_seconds);
+  options.timeout = generation->options().timeout;
   controller_ = value_or_raise(controller::Controller::start(generation->nested(), options));
 }
 
 std::vector<int> PythonController::ranks_of(const SubmissionArguments& arguments) const {
-  std::vector<int> ranks = controller_->ranks_of(arguments.process_set);
+  std::vector<int> ranks = value_or_raise(controller_->ranks_of(arguments.process_set));
   TORCH_CHECK_VALUE(!ranks.empty(), "taco: ", arguments.kind, " \"", arguments.name,
                     "\": process set ", arguments.process_set, " is not known");
   TORCH_CHECK_VALUE(std::ranges::binary_search(ranks, rank_), "taco: ", arguments.kind, " \"",
@@ -285,28 +298,34 @@ std::shared_ptr<PythonSubmission> PythonController::submit(const SubmissionArgum
   Request request = request_of(arguments, inputs, ranks);
   if (outputs) check_outputs(request, arguments, ranks, inputs, *outputs);
   std::shared_ptr<ControllerTensors> tensors;
+  std::shared_ptr<FixedTensors> fixed;
   if (!inputs.empty()) {
-    tensors = std::make_shared<ControllerTensors>(std::move(inputs), std::move(outputs));
+    tensors = std::make_shared<ControllerTensors>();
+    tensors->inputs = std::move(inputs);
+    if (outputs) tensors->outputs = std::move(*outputs);
+    fixed = std::make_shared<FixedTensors>(tensors);
   }
-  auto submission = controller_->submit(arguments.process_set, std::move(request), tensors);
+  auto submission =
+      controller_->submit(arguments.process_set, std::move(request), std::move(fixed));
   raise_as_value_error(submission.status());
   return std::make_shared<PythonSubmission>(std::move(submission).value(), std::move(tensors));
 }
 
 std::map<int, std::vector<int>> PythonController::process_sets() const {
   std::map<int, std::vector<int>> sets;
-  for (const int id : controller_->sets()) {
-    std::vector<int> ranks = controller_->ranks_of(id);
+  for (const int id : value_or_raise(controller_->sets())) {
+    std::vector<int> ranks = value_or_raise(controller_->ranks_of(id));
     if (!ranks.empty()) sets.emplace(id, std::move(ranks));  // not removed meanwhile
   }
   return sets;
 }
 
 void PythonController::start_timeline(const std::string& path, bool mark_cycles) {
+  check_is_here();
   std::lock_guard lock(mutex_);
   TORCH_CHECK_VALUE(timeline_ == nullptr, "taco: a timeline is being written: stop it first");
   timeline_ = value_or_raise(controller::Timeline::start(path, mark_cycles));
-  controller_->set_listener(timeline_);
+  raise_if_error(controller_->set_listener(timeline_));
 }
 
 Status PythonController::end_timeline() {
@@ -316,8 +335,9 @@ Status PythonController::end_timeline() {
     timeline = std::exchange(timeline_, nullptr);
   }
   if (timeline == nullptr) return Status();
-  controller_->set_listener(nullptr);
-  return timeline->stop();
+  const Status gone = controller_->set_listener(nullptr);
+  const Status stopped = timeline->stop();
+  return gone.ok() ? stopped : gone;
 }
 
 std::shared_ptr<PythonSubmission> submit_from_python(

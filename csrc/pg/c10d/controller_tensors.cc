@@ -5,34 +5,53 @@
 
 #include <utility>
 
+#include "edge/exposed_memory.h"
 #include "pg/c10d/backend_tensors.h"
 
 namespace taco::pg {
 
-ControllerTensors::ControllerTensors(std::vector<at::Tensor> inputs,
-                                     std::optional<std::vector<at::Tensor>> outputs)
-    : inputs_(std::move(inputs)), outputs_given_(outputs.has_value()) {
-  if (outputs) outputs_ = std::move(*outputs);
-  outputs_.resize(inputs_.size());
+FixedMemory::FixedMemory(const at::Tensor& tensor)
+    : storage_(tensor.storage()),
+      offset_(static_cast<std::size_t>(tensor.storage_offset()) * tensor.element_size()),
+      bytes_(tensor.nbytes()) {
+  TORCH_CHECK_VALUE(bytes_ == 0 || storage_.nbytes() >= offset_ + bytes_,
+                    "taco: a tensor of the sizes ", tensor.sizes(), " needs ", offset_ + bytes_,
+                    " bytes of a storage that has ", storage_.nbytes(),
+                    ": its memory is gone (a sharded parameter, say, between two uses)");
+  edge::fix_storage(storage_);
 }
 
-std::vector<Piece> ControllerTensors::inputs() {
+FixedMemory::~FixedMemory() {
+  if (storage_) edge::release_storage(storage_);
+}
+
+// Where it lies now: memory that moves to other processes (share_memory_()) may do so until then.
+Piece FixedMemory::piece() const {
+  if (bytes_ == 0) return {};
+  auto* const begin = static_cast<std::byte*>(const_cast<void*>(storage_.data()));
+  return {begin + offset_, bytes_};
+}
+
+FixedTensors::FixedTensors(std::shared_ptr<ControllerTensors> tensors)
+    : tensors_(std::move(tensors)), makes_outputs_(tensors_->outputs.empty()) {
+  for (const at::Tensor& tensor : tensors_->inputs) inputs_.emplace_back(tensor);
+  for (const at::Tensor& tensor : tensors_->outputs) outputs_.emplace_back(tensor);
+  if (makes_outputs_) tensors_->outputs.resize(inputs_.size());
+}
+
+std::vector<Piece> FixedTensors::inputs() {
   std::vector<Piece> pieces;
   pieces.reserve(inputs_.size());
-  for (const at::Tensor& tensor : inputs_) pieces.push_back(piece_of(tensor));
+  for (const FixedMemory& memory : inputs_) pieces.push_back(memory.piece());
   return pieces;
 }
 
-Result<Piece> ControllerTensors::output(std::size_t tensor, const controller::Shape& shape) {
-  at::Tensor& output = outputs_[tensor];
-  if (!outputs_given_) {
-    try {
-      at::AutoDispatchBelowADInplaceOrView no_autograd;
-      output = at::empty(shape, inputs_[tensor].options());
-    } catch (const std::exception& error) {
-      return Status(Code::kResource, std::string("no memory for an output: ") + error.what());
-    }
-  }
+// Throws where there is no memory for an output, which the controller takes as a failure.
+Result<Piece> FixedTensors::output(std::size_t tensor, const controller::Shape& shape) {
+  if (!makes_outputs_) return outputs_[tensor].piece();
+  at::AutoDispatchBelowADInplaceOrView no_autograd;
+  at::Tensor& output = tensors_->outputs[tensor];
+  output = at::empty(shape, tensors_->inputs[tensor].options());
   return piece_of(output);
 }
 

@@ -1,33 +1,56 @@
-// A named operation's tensors, as the controller (pg/controller/controller.h) sees them: their
-// memory, and outputs that are made on its thread once their sizes are known. Shared by the
-// submission that Python holds and the controller, until the operation ends.
+// A named operation's tensors: those that the submission which Python holds returns, and their
+// memory as the controller (pg/controller/controller.h) sees it, until the operation ends. Outputs
+// may be made on the controller's thread, once their sizes are known.
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Storage.h>
 
-#include <optional>
+#include <cstddef>
+#include <memory>
 #include <vector>
 
 #include "pg/controller/controller.h"
 
 namespace taco::pg {
 
-class ControllerTensors final : public controller::Tensors {
+// Shared by the submission and the controller.
+struct ControllerTensors {
+  std::vector<at::Tensor> inputs;
+  std::vector<at::Tensor> outputs;  // none: they are made, and there once the operation has ended
+};
+
+// A tensor's memory, which stays whatever the program does with the tensor: from the making to the
+// end the storage is kept, and cannot be resized.
+class FixedMemory {
  public:
-  // Contiguous CPU tensors of one dtype. `outputs`: of the sizes that the operation will ask for;
-  // none: they are made.
-  ControllerTensors(std::vector<at::Tensor> inputs, std::optional<std::vector<at::Tensor>> outputs);
+  // ValueError for a tensor whose memory is gone.
+  explicit FixedMemory(const at::Tensor& tensor);
+  ~FixedMemory();
+  FixedMemory(FixedMemory&& other) noexcept = default;
+  FixedMemory& operator=(FixedMemory&&) = delete;
+
+  Piece piece() const;
+
+ private:
+  c10::Storage storage_;
+  std::size_t offset_, bytes_;
+};
+
+// The controller's.
+class FixedTensors final : public controller::Tensors {
+ public:
+  // Contiguous CPU tensors of one dtype. Outputs that are given have the sizes that the operation
+  // will ask for.
+  explicit FixedTensors(std::shared_ptr<ControllerTensors> tensors);
 
   std::vector<Piece> inputs() override;
   Result<Piece> output(std::size_t tensor, const controller::Shape& shape) override;
 
-  // Once the operation has ended.
-  const std::vector<at::Tensor>& outputs() const { return outputs_; }
-
  private:
-  const std::vector<at::Tensor> inputs_;
-  const bool outputs_given_;
-  std::vector<at::Tensor> outputs_;
+  const std::shared_ptr<ControllerTensors> tensors_;
+  const bool makes_outputs_;
+  std::vector<FixedMemory> inputs_, outputs_;  // outputs: of those that were given
 };
 
 }  // namespace taco::pg

@@ -19,6 +19,21 @@ std::string list_text(const std::vector<std::int64_t>& numbers) {
   return "[" + text + "]";
 }
 
+// The rows that one rank gets of each.
+Status check_received(const Request& request, std::size_t tensor,
+                      const std::vector<std::int64_t>& rows, const std::string& who) {
+  std::int64_t sum = 0;
+  bool fits = true;
+  for (const std::int64_t count : rows) fits = fits && !__builtin_add_overflow(sum, count, &sum);
+  if (fits && bytes_of_rows(request, tensor, sum)) return {};
+  std::vector<std::int64_t> shown = rows;
+  shown.resize(std::min(rows.size(), kMaxSides));
+  const std::size_t left = rows.size() - shown.size();
+  return refuse_request(request, who + " would get " + list_text(shown) +
+                                     (left > 0 ? " and " + std::to_string(left) + " more" : "") +
+                                     " rows from the ranks, which is more than any memory holds");
+}
+
 std::string real_text(double value) {
   char text[32];
   std::snprintf(text, sizeof text, "%.17g", value);
@@ -198,6 +213,21 @@ std::vector<std::vector<std::int64_t>> rows_of(const std::vector<Variant>& varia
     }
   }
   return rows;
+}
+
+Status check_rows(const Request& request, const std::vector<std::vector<std::int64_t>>& rows) {
+  if (request.kind == Kind::kAllGather) {
+    for (std::size_t t = 0; t < rows.size(); ++t) {
+      TACO_RETURN_IF_ERROR(check_received(request, t, rows[t], "each rank"));
+    }
+  } else if (request.kind == Kind::kAllToAll) {
+    for (std::size_t rank = 0; rank < rows.size(); ++rank) {
+      std::vector<std::int64_t> received;
+      for (const std::vector<std::int64_t>& sent : rows) received.push_back(sent[rank]);
+      TACO_RETURN_IF_ERROR(check_received(request, 0, received, "rank " + std::to_string(rank)));
+    }
+  }
+  return {};
 }
 
 bool zeros_can_stand(const Request& request) {

@@ -24,6 +24,10 @@ Status agreement_of(const std::vector<Variant>& variants);
 // The rows of a response (request.h), for the kinds that have them, once all `world` ranks agree.
 std::vector<std::vector<std::int64_t>> rows_of(const std::vector<Variant>& variants, int world);
 
+// kInvalidArgument: what a rank would get of these rows is more than any memory holds. Its text
+// shows the rows that the ranks have.
+Status check_rows(const Request& request, const std::vector<std::vector<std::int64_t>>& rows);
+
 // Zeros can stand for a rank that has joined: in sums and averages.
 bool zeros_can_stand(const Request& request);
 // The failure of one for which they cannot; `joined` are those who will not submit it.

@@ -1,7 +1,5 @@
 #include "pg/controller/controller.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <numeric>
 #include <utility>
@@ -45,13 +43,24 @@ Status check_arithmetic(const Request& request) {
 
 }  // namespace
 
+Status left_in_parent() {
+  return Status(Code::kAborted,
+                "this process was forked from one that has a controller, which stayed there: make "
+                "one here");
+}
+
+std::uint64_t family_of(std::uint64_t group, std::uint64_t number) {
+  return NestedGroups::id_of(NestedGroups::id_of(group, kControllers), number);
+}
+
 Result<std::unique_ptr<Controller>> Controller::start(std::shared_ptr<NestedGroups> groups,
                                                       ControllerOptions options) {
   if (options.world < 1 || options.rank < 0 || options.rank >= options.world) {
     return invalid("a controller of rank " + std::to_string(options.rank) + " of " +
                    std::to_string(options.world) + ": ranks are from 0 up to their number");
   }
-  if (options.cycle_time < 0 || options.stall_warning < 0 || options.stall_shutdown < 0)
+  if (options.cycle_time < 0 || options.stall_warning < 0 || options.stall_shutdown < 0 ||
+      options.timeout < 0)
     return invalid("a controller's times may not be below zero");
   auto core = std::make_unique<ControllerCore>(std::move(groups), options);
   TACO_RETURN_IF_ERROR(core->open());
@@ -61,10 +70,8 @@ Result<std::unique_ptr<Controller>> Controller::start(std::shared_ptr<NestedGrou
 ControllerCore::ControllerCore(std::shared_ptr<NestedGroups> groups, ControllerOptions options)
     : groups_(std::move(groups)),
       options_(options),
-      family_(NestedGroups::id_of(NestedGroups::id_of(options.group, kControllers),
-                                  groups_->next_family())),
-      inbox_(std::make_shared<Inbox>(options.world > 1 ? groups_->stack() : nullptr)),
-      process_(getpid()) {}
+      family_(family_of(options.group, groups_->next_family())),
+      inbox_(std::make_shared<Inbox>(options.world > 1 ? groups_->stack() : nullptr)) {}
 
 Status ControllerCore::open() {
   std::vector<int> all(static_cast<std::size_t>(options_.world));
@@ -127,7 +134,7 @@ Status ControllerCore::check(const Request& request, const Front& front, bool ha
                              "this rank has joined, and gives zeros until all have: wait for "
                              "join() first");
   }
-  if (!front.names.contains(request.name)) return Status();
+  if (request.kind == Kind::kJoin || !front.names.contains(request.name)) return Status();
   return refuse_submission(request,
                            "an operation of this name is pending on this rank; wait for it, or "
                            "give each a name of its own");
@@ -135,36 +142,36 @@ Status ControllerCore::check(const Request& request, const Front& front, bool ha
 
 Result<std::shared_ptr<Submission>> ControllerCore::submit(int set, Request request,
                                                            std::shared_ptr<Tensors> tensors) {
-  if (getpid() != process_) {
-    return Status(Code::kAborted,
-                  "this process was forked from one that has a controller, which stayed there: "
-                  "make one here");
-  }
+  if (is_copy()) return left_in_parent();
   std::ranges::sort(request.ranks);
   std::shared_ptr<PendingRequest> pending;
+  bool wakes = false;
   {
     std::lock_guard lock(mutex_);
     if (!refusal_.ok()) return refusal_;
     TACO_RETURN_IF_ERROR(check_set(set));
     Front& front = fronts_.at(set);
     TACO_RETURN_IF_ERROR(check(request, front, tensors != nullptr));
-    front.names.insert(request.name);
     front.joined = request.kind == Kind::kJoin;
+    if (!front.joined) front.names.insert(request.name);
     pending = std::make_shared<PendingRequest>(set, std::move(request), std::move(tensors),
                                                monotonic_now());
+    wakes = submitted_.empty();  // whoever left the first of several wakes the thread for all
     submitted_.push_back(pending);
   }
-  inbox_->wake();
+  if (wakes) inbox_->wake();
   return std::shared_ptr<Submission>(std::move(pending));
 }
 
-std::vector<int> ControllerCore::ranks_of(int set) const {
+Result<std::vector<int>> ControllerCore::ranks_of(int set) const {
+  if (is_copy()) return left_in_parent();
   std::lock_guard lock(mutex_);
   const auto found = fronts_.find(set);
   return found == fronts_.end() ? std::vector<int>() : found->second.ranks;
 }
 
-std::vector<int> ControllerCore::sets() const {
+Result<std::vector<int>> ControllerCore::sets() const {
+  if (is_copy()) return left_in_parent();
   std::lock_guard lock(mutex_);
   std::vector<int> ids;
   ids.reserve(fronts_.size());
@@ -172,19 +179,18 @@ std::vector<int> ControllerCore::sets() const {
   return ids;
 }
 
-void ControllerCore::set_listener(std::shared_ptr<Listener> listener) {
+Status ControllerCore::set_listener(std::shared_ptr<Listener> listener) {
+  if (is_copy()) return left_in_parent();
   {
     std::lock_guard lock(mutex_);
     listener_ = std::move(listener);
   }
   inbox_->wake();
+  return Status();
 }
 
 void ControllerCore::shutdown() {
-  if (getpid() != process_) {
-    (void)thread_.release();  // it is the parent's
-    return;
-  }
+  if (is_copy()) return;  // the thread is the parent's
   {
     std::lock_guard lock(mutex_);
     shutdown_asked_ = true;

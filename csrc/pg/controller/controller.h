@@ -6,6 +6,8 @@
 //
 // Whoever makes a Controller owns it, and shuts it down before the group that it belongs to: what
 // others have agreed on with this rank still needs it. Ranks make their controllers in one order.
+//
+// A forked child has a copy without the thread: every call says so, and its end does nothing.
 #pragma once
 
 #include <cstdint>
@@ -29,15 +31,21 @@ struct ControllerOptions {
   std::size_t cache_slots = 1024;
   Duration stall_warning = 60 * kSecond;  // 0: none
   Duration stall_shutdown = 0;            // 0: never
+  // The group's. A shutdown waits no longer for data that moves to no end; nothing else needs it.
+  Duration timeout = 1800 * kSecond;
 };
 
-// The memory of one request's tensors. Outputs are asked for when their sizes are known. The
-// controller lets go of it when the request ends.
+// kAborted: what every call says in a forked child.
+Status left_in_parent();
+
+// The memory of one request's tensors. Asked for on the controller's thread, once, when the request
+// starts to run: it stays there until the controller lets go of it, when the request ends. What
+// these functions throw ends the controller, as a failure that they return does.
 class Tensors {
  public:
   virtual ~Tensors() = default;
-  virtual std::vector<Piece> inputs() = 0;  // contiguous; constant while the request runs
-  // The output for tensor t, of this shape. Called once for each, on the controller's thread.
+  virtual std::vector<Piece> inputs() = 0;  // each contiguous, and as large as its shape says
+  // The output for tensor t, of this shape. Its size is known by then.
   virtual Result<Piece> output(std::size_t tensor, const Shape& shape) = 0;
 };
 
@@ -52,6 +60,7 @@ struct Outcome {
 class Submission {
  public:
   virtual ~Submission() = default;
+  // Also in a forked child, where it will never end.
   virtual bool done() const = 0;
   virtual const Outcome& outcome() const = 0;  // valid once done()
   virtual bool wait_until(Time until) = 0;     // true: done. Without the GIL, any thread
@@ -68,13 +77,14 @@ class Controller {
   // `tensors` may be null for kinds that move no data.
   virtual Result<std::shared_ptr<Submission>> submit(int set, Request request,
                                                      std::shared_ptr<Tensors> tensors) = 0;
-  virtual std::vector<int> ranks_of(int set) const = 0;  // global ranks, sorted; empty: unknown
-  virtual std::vector<int> sets() const = 0;
-  virtual void set_listener(std::shared_ptr<Listener> listener) = 0;  // null: none
+  // Global ranks, sorted; empty: unknown. As the next two, any thread; they fail in a forked child.
+  virtual Result<std::vector<int>> ranks_of(int set) const = 0;
+  virtual Result<std::vector<int>> sets() const = 0;
+  virtual Status set_listener(std::shared_ptr<Listener> listener) = 0;  // null: none
   // How often its thread has gone to sleep: the count stands still while nothing is pending.
   virtual std::uint64_t sleeps() const = 0;
   // Ends pending requests here and at the others with kAborted, and joins the thread. Idempotent.
-  // What all ranks have agreed on before runs to its end.
+  // What all ranks have agreed on before runs to its end, unless nothing moves for the timeout.
   virtual void shutdown() = 0;
 };
 

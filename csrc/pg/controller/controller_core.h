@@ -9,9 +9,11 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <optional>
 #include <set>
 #include <string>
@@ -19,6 +21,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "base/fork.h"
 #include "pg/controller/controller.h"
 #include "pg/controller/inbox.h"
 #include "pg/controller/process_set.h"
@@ -27,23 +30,33 @@
 
 namespace taco::pg::controller {
 
+// The families of a group's controllers, by their numbers in the order in which they are made. Far
+// from those of others that are nested in the group.
+std::uint64_t family_of(std::uint64_t group, std::uint64_t number);
+
 class ControllerCore final : public Controller, private ProcessSet::Owner, private Summons::Owner {
  public:
   ControllerCore(std::shared_ptr<NestedGroups> groups, ControllerOptions options);
   ~ControllerCore() override { shutdown(); }
+  static void operator delete(ControllerCore* core, std::destroying_delete_t) {
+    end_unless_copied(core);
+  }
   // Once, before anything else.
   Status open();
 
   // Controller: any thread.
   Result<std::shared_ptr<Submission>> submit(int set, Request request,
                                              std::shared_ptr<Tensors> tensors) override;
-  std::vector<int> ranks_of(int set) const override;
-  std::vector<int> sets() const override;
-  void set_listener(std::shared_ptr<Listener> listener) override;
+  Result<std::vector<int>> ranks_of(int set) const override;
+  Result<std::vector<int>> sets() const override;
+  Status set_listener(std::shared_ptr<Listener> listener) override;
   std::uint64_t sleeps() const override { return inbox_->sleeps(); }
   void shutdown() override;
 
+  const std::uint32_t generation = fork_generation();  // of the process that made it
+
  private:
+  bool is_copy() const { return generation != fork_generation(); }
   // A process set as any thread sees it.
   struct Front {
     std::vector<int> ranks;
@@ -67,6 +80,7 @@ class ControllerCore final : public Controller, private ProcessSet::Owner, priva
   bool is_over() const;
   bool has_ended_all() const;
   Time look_for_patience(Time now);
+  std::string moving() const;
   void break_off(const Status& why);
   void transport_stopped();
   void let_go();
@@ -88,7 +102,6 @@ class ControllerCore final : public Controller, private ProcessSet::Owner, priva
   const ControllerOptions options_;
   const std::uint64_t family_;
   const std::shared_ptr<Inbox> inbox_;
-  const int process_;  // a forked child is another one
 
   std::mutex joining_;  // of the thread
   std::unique_ptr<std::thread> thread_;

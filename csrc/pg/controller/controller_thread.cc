@@ -140,16 +140,28 @@ bool ControllerCore::is_over() const {
   return std::ranges::all_of(sets_, [](const auto& each) { return each.second->is_idle(); });
 }
 
+// Data may move for as long as its group allows, as long as something moves.
 Time ControllerCore::look_for_patience(Time now) {
   if (!leaving_) return kNever;
-  const bool moves_data =
-      std::ranges::any_of(sets_, [](const auto& each) { return each.second->is_moving_data(); });
-  if (moves_data) return kNever;
-  if (now < later(progress_, kPatience)) return later(progress_, kPatience);
-  set_failed(Status(Code::kAborted,
-                    "the controller was shut down, but not all ranks have come to the end of it "
-                    "within 10 s: has each of them made one?"));
+  const std::string data = moving();
+  const Duration patience = data.empty() ? kPatience : options_.timeout;
+  if (now < later(progress_, patience)) return later(progress_, patience);
+  const std::string shut = "the controller was shut down, but ";
+  const std::string within = " within " + seconds_text(patience);
+  set_failed(Status(Code::kAborted, data.empty()
+                                        ? shut + "not all ranks have come to the end of it" +
+                                              within + ": has each of them made one?"
+                                        : shut + data + " has not ended" + within +
+                                              ", the group's timeout: does a rank stand still?"));
   return now;
+}
+
+// What moves data: the first of it by name, or nothing.
+std::string ControllerCore::moving() const {
+  for (const auto& [id, set] : sets_) {
+    if (set->is_moving_data()) return set->moving();
+  }
+  return {};
 }
 
 void ControllerCore::break_off(const Status& why) {
@@ -248,8 +260,11 @@ void ControllerCore::request_ended(const PendingPtr& pending, Outcome outcome) {
   {
     std::lock_guard lock(mutex_);
     if (const auto front = fronts_.find(pending->set); front != fronts_.end()) {
-      front->second.names.erase(pending->request.name);
-      if (pending->request.kind == Kind::kJoin) front->second.joined = false;
+      if (pending->request.kind == Kind::kJoin) {
+        front->second.joined = false;
+      } else {
+        front->second.names.erase(pending->request.name);
+      }
     }
   }
   pending->end(std::move(outcome));

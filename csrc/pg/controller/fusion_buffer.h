@@ -3,6 +3,7 @@
 // again. One holder at a time; the controller's thread.
 #pragma once
 
+#include <algorithm>
 #include <bit>
 #include <cstddef>
 #include <utility>
@@ -14,7 +15,7 @@ namespace taco::pg::controller {
 
 class FusionBuffer {
  public:
-  // More than `keeps` bytes go back to the host after use.
+  // Grows by doubling up to `keeps` bytes, which it keeps; more go back to the host after use.
   explicit FusionBuffer(std::size_t keeps) : keeps_(keeps) {}
 
   bool is_taken() const { return taken_; }
@@ -22,8 +23,8 @@ class FusionBuffer {
   Result<std::byte*> take(std::size_t bytes) {
     if (bytes > arena_.size()) {
       arena_ = Arena();  // before the new one: both may be too much
-      const std::size_t rounded = bytes <= keeps_ ? std::bit_ceil(bytes) : bytes;
-      Result<Arena> made = Arena::create("taco-fusion", rounded, Arena::Sharing::kPrivate);
+      made_for_ = bytes < keeps_ ? std::min(std::bit_ceil(bytes), keeps_) : bytes;
+      Result<Arena> made = Arena::create("taco-fusion", made_for_, Arena::Sharing::kPrivate);
       if (!made.ok()) return made.status();
       arena_ = std::move(made).value();
     }
@@ -32,12 +33,14 @@ class FusionBuffer {
   }
   void give() {
     taken_ = false;
-    if (arena_.size() > 2 * keeps_) arena_ = Arena();
+    if (made_for_ > keeps_) arena_ = Arena();
   }
+  std::size_t size() const { return arena_.size(); }
 
  private:
   const std::size_t keeps_;
   Arena arena_;
+  std::size_t made_for_ = 0;  // the arena, which has whole pages
   bool taken_ = false;
 };
 

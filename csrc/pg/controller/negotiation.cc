@@ -108,10 +108,17 @@ Negotiation::~Negotiation() = default;
 Status Negotiation::submit(Request request) {
   State& state = *state_;
   if (state.join_state != State::Join::kNone) return joined_already(request);
+  const std::uint64_t since = state.round + 1, order = state.submitted;
+  if (request.kind == Kind::kJoin) {
+    TACO_RETURN_IF_ERROR(check_request(request, state.options.world));
+    state.join = {std::move(request), since, order};
+    state.join_state = State::Join::kSubmitted;
+    ++state.submitted;
+    return {};
+  }
   const bool is_spoken = !state.spoken.empty() && state.spoken.contains(request.name);
   State::Slot* const slot = state.cache.find(request.name);
   if (is_spoken || (slot != nullptr && slot->waiting)) return pending_already(request);
-  const std::uint64_t since = state.round + 1, order = state.submitted;
   if (slot != nullptr && same_but_name(slot->request, request)) {
     state.cache.wait_in(*slot, std::move(request), since, order);
     ++state.submitted;
@@ -120,12 +127,7 @@ Status Negotiation::submit(Request request) {
   std::ranges::sort(request.ranks);
   TACO_RETURN_IF_ERROR(check_request(request, state.options.world));
   ++state.submitted;
-  if (request.kind == Kind::kJoin) {
-    state.join = {std::move(request), since, order};
-    state.join_state = State::Join::kSubmitted;
-  } else {
-    state.speak({std::move(request), since, order});
-  }
+  state.speak({std::move(request), since, order});
   return {};
 }
 
@@ -185,21 +187,11 @@ std::vector<Negotiation::Waiting> Negotiation::waiting() const {
     const auto missing = state_->missing.find(each->order);
     all.push_back(
         {.name = each->request.name,
+         .is_join = each == &state_->join,
          .since_round = each->since_round,
          .missing = missing == state_->missing.end() ? std::vector<int>{} : missing->second});
   }
   return all;
-}
-
-std::vector<Request> Negotiation::abandon() {
-  std::vector<Request> requests;
-  for (const Pending* const each : state_->pending()) requests.push_back(each->request);
-  auto fresh = std::make_unique<State>(state_->options);
-  fresh->round = state_->round;
-  fresh->submitted = state_->submitted;
-  fresh->shutdown_asked = state_->shutdown_asked;
-  state_ = std::move(fresh);
-  return requests;
 }
 
 std::vector<int> Negotiation::joined() const { return ranks_in(state_->joined); }

@@ -51,6 +51,9 @@ class Negotiation {
   std::vector<std::uint64_t> bits();  // this rank's row; of the same length on all ranks
   bool words_follow(const std::vector<std::uint64_t>& combined);  // by AND; the same on all ranks
   std::string words() const;                                      // this rank's, if they follow
+  // How many bytes of words each rank says it has, before anybody makes room for them. kInternal:
+  // no rank has as many, or as few; the text names it and the number.
+  Status check_sizes(const std::vector<std::int64_t>& bytes_by_rank) const;
   // All ranks' words, by rank. kInternal: they are no words, or of ranks whose tables differ (never
   // with ranks of one version). No further round is possible then.
   Status hear(const std::vector<std::string_view>& words_by_rank);
@@ -60,14 +63,12 @@ class Negotiation {
   std::uint64_t round() const;  // how many have begun
   struct Waiting {
     std::string name;
+    bool is_join = false;
     std::uint64_t since_round = 0;  // the first that it took part in
     std::vector<int> missing;       // ranks that have not submitted it; known after kTellWaiting
   };
   // Requests of this rank that have not run, oldest first.
   std::vector<Waiting> waiting() const;
-  // All pending requests, oldest first, which are forgotten with everything else: whoever submitted
-  // them must be told. Rounds may go on where all ranks do so after the same one.
-  std::vector<Request> abandon();
   // Ranks that have joined, in rank order.
   std::vector<int> joined() const;
   // A number for the tables that are the same on all ranks. Ranks that differ in it differ in them.

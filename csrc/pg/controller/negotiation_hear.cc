@@ -91,7 +91,10 @@ void Negotiation::State::settle(RequestTable::Entry& entry) {
     next.error = failure_by_join(first, next.zeros);
   }
   events = folded(events, Digest().add_text(first.name).value());
-  if (next.error.ok()) next.rows = rows_of(entry.variants, options.world);
+  if (next.error.ok()) {
+    next.rows = rows_of(entry.variants, options.world);
+    next.error = check_rows(first, next.rows);
+  }
   if (entry.said[static_cast<std::size_t>(options.rank)]) {
     auto own = spoken.extract(first.name);
     TACO_ASSERT(!own.empty(), "'%s' was said, and is not pending", first.name.c_str());
@@ -149,6 +152,21 @@ void Negotiation::State::note_missing(const Holders& holders) {
     const bool is_known = std::ranges::find(ranks, options.rank) == ranks.end();
     if (is_known) missing.emplace(each->order, std::move(ranks));
   }
+}
+
+Status Negotiation::check_sizes(const std::vector<std::int64_t>& bytes_by_rank) const {
+  const State& state = *state_;
+  const std::size_t most = most_words_bytes(state.options.world, state.options.cache_slots);
+  for (std::size_t rank = 0; rank < bytes_by_rank.size(); ++rank) {
+    const std::int64_t bytes = bytes_by_rank[rank];
+    if (bytes > 0 && static_cast<std::uint64_t>(bytes) <= most) continue;
+    return Status(Code::kInternal, "rank " + std::to_string(rank) + "'s words in round " +
+                                       std::to_string(state.round) +
+                                       " of a negotiation are said to have " +
+                                       std::to_string(bytes) + " bytes; 1 to " +
+                                       std::to_string(most) + " are possible");
+  }
+  return {};
 }
 
 Status Negotiation::hear(const std::vector<std::string_view>& words_by_rank) {

@@ -69,7 +69,7 @@ ProcessSet::ProcessSet(Owner& owner, std::shared_ptr<Inbox> inbox, Place place,
                     .world = world_,
                     .fusion_bytes = options.fusion_bytes,
                     .cache_slots = options.cache_slots}),
-      runner_(*this, inbox_, data_, options.fusion_bytes) {}
+      runner_(*this, place_.id, inbox_, data_, options.fusion_bytes) {}
 
 void ProcessSet::submit(const PendingPtr& pending) {
   if (!ended_.ok()) {
@@ -79,8 +79,14 @@ void ProcessSet::submit(const PendingPtr& pending) {
   if (const Status refused = negotiation_.submit(pending->request); !refused.ok()) {
     return owner_.request_ended(pending, {.status = refused});
   }
-  if (Listener* const hears = listener()) hears->negotiating(pending->request, monotonic_now());
-  pending_.emplace(pending->request.name, pending);
+  if (Listener* const hears = listener()) {
+    hears->negotiating(id(), pending->request, monotonic_now());
+  }
+  if (pending->request.kind == Kind::kJoin) {
+    join_ = pending;
+  } else {
+    pending_.emplace(pending->request.name, pending);
+  }
   order_.push_back(pending);
   fresh_ = true;
   if (order_.size() < 2 * pending_.size() + kFewAgreed) return;
@@ -154,10 +160,11 @@ void ProcessSet::bits_combined() {
 }
 
 void ProcessSet::sizes_gathered() {
+  if (const Status status = negotiation_.check_sizes(sizes_); !status.ok()) return fail(status);
   OperationSpec spec{.kind = pg::Kind::kAllGather, .dtype = kernels::Dtype::kU8};
   heard_.resize(sizes_.size());
   for (std::size_t rank = 0; rank < sizes_.size(); ++rank) {
-    heard_[rank].resize(static_cast<std::size_t>(std::max<std::int64_t>(sizes_[rank], 0)));
+    heard_[rank].resize(static_cast<std::size_t>(sizes_[rank]));
     spec.outputs.push_back(
         {reinterpret_cast<std::byte*>(heard_[rank].data()), heard_[rank].size()});
   }
@@ -201,19 +208,23 @@ void ProcessSet::askers_gathered() {
   }
 }
 
-std::vector<PendingPtr> ProcessSet::take(const Response& response) {
-  std::vector<PendingPtr> taken;
-  for (const Request& request : response.requests) {
-    auto own = pending_.extract(request.name);
-    taken.push_back(own.empty() ? nullptr : std::move(own.mapped()));
-    if (taken.back() != nullptr) taken.back()->agreed = true;
+// This rank's, or null where it has joined.
+PendingPtr ProcessSet::take(const Request& request) {
+  PendingPtr own;
+  if (request.kind == Kind::kJoin) {
+    own = std::move(join_);
+  } else if (auto found = pending_.extract(request.name); !found.empty()) {
+    own = std::move(found.mapped());
   }
-  return taken;
+  if (own != nullptr) own->agreed = true;
+  return own;
 }
 
 void ProcessSet::carry_out(Response response, bool is_last) {
-  std::vector<PendingPtr> pending = take(response);
-  if (Listener* const hears = listener()) hears->agreed(response, monotonic_now());
+  std::vector<PendingPtr> pending;
+  pending.reserve(response.requests.size());
+  for (const Request& request : response.requests) pending.push_back(take(request));
+  if (Listener* const hears = listener()) hears->agreed(id(), response, monotonic_now());
   const Request& first = response.requests.front();
   Outcome outcome{.status = response.error};
   if (response.error.ok()) {
@@ -231,14 +242,16 @@ void ProcessSet::carry_out(Response response, bool is_last) {
         return runner_.run(std::move(response), std::move(pending), is_last);
     }
   }
+  if (Listener* const hears = listener()) hears->ended(id(), response, monotonic_now());
   for (const PendingPtr& each : pending) {
     if (each != nullptr) owner_.request_ended(each, outcome);
   }
-  if (Listener* const hears = listener()) hears->ended(response, monotonic_now());
 }
 
 void ProcessSet::request_ended(const PendingPtr& pending, Outcome outcome) {
-  outcome.status = with_global_rank(outcome.status).with_prefix(pending->describe() + ": ");
+  if (!outcome.status.ok()) {
+    outcome.status = with_global_rank(outcome.status).with_prefix(pending->describe() + ": ");
+  }
   owner_.request_ended(pending, std::move(outcome));
 }
 
@@ -265,9 +278,11 @@ void ProcessSet::end(const Status& why) {
   std::deque<PendingPtr> all;
   all.swap(order_);
   pending_.clear();
-  (void)negotiation_.abandon();
+  join_.reset();
+  Listener* const hears = listener();
   for (const PendingPtr& pending : all) {
     if (pending->agreed) continue;
+    if (hears != nullptr) hears->given_up(id(), pending->request, monotonic_now());
     owner_.request_ended(pending, {.status = why.with_prefix(pending->describe() + ": ")});
   }
 }

@@ -27,6 +27,9 @@
 
 namespace taco::pg::controller {
 
+// "0.3 s".
+std::string seconds_text(Duration duration);
+
 class ProcessSet final : private ResponseRunner::Owner {
  public:
   class Owner {
@@ -74,6 +77,7 @@ class ProcessSet final : private ResponseRunner::Owner {
   // No operation of the set is open on this rank.
   bool is_idle() const;
   bool is_moving_data() const { return !runner_.is_idle(); }
+  std::string moving() const { return runner_.busy_with(); }  // while it does
   const std::vector<int>& askers() const { return askers_; }  // of all ranks; once it is over
 
   // Ends with `why` what is pending and not agreed on, and whatever is submitted later.
@@ -106,7 +110,7 @@ class ProcessSet final : private ResponseRunner::Owner {
   void gather_askers();
   void askers_gathered();
   void carry_out(Response response, bool is_last);
-  std::vector<PendingPtr> take(const Response& response);
+  PendingPtr take(const Request& request);
   void fail(const Status& why);
   Status with_global_rank(const Status& why) const;
 
@@ -127,6 +131,7 @@ class ProcessSet final : private ResponseRunner::Owner {
   ResponseRunner runner_;
 
   std::unordered_map<std::string, PendingPtr> pending_;  // not agreed on yet, by name
+  PendingPtr join_;                                      // the same, whatever its name
   std::deque<PendingPtr> order_;                         // the same, and others: oldest first
   Status ended_;                                         // what is submitted from now on ends so
 

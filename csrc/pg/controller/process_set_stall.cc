@@ -12,13 +12,13 @@ namespace {
 
 constexpr std::size_t kMostNamed = 20;  // in one line of the log
 
+}  // namespace
+
 std::string seconds_text(Duration duration) {
   char text[32];
   std::snprintf(text, sizeof text, "%.3g s", static_cast<double>(duration) / kSecond);
   return text;
 }
-
-}  // namespace
 
 PendingPtr ProcessSet::oldest() {
   while (!order_.empty() && order_.front()->agreed) order_.pop_front();
@@ -79,7 +79,7 @@ void ProcessSet::hear_of_missing(Time now) {
   Duration longest = 0;
   for (const Negotiation::Waiting& waiting : negotiation_.waiting()) {
     const auto found = pending_.find(waiting.name);
-    if (waiting.missing.empty() || found == pending_.end()) continue;
+    if (waiting.is_join || waiting.missing.empty() || found == pending_.end()) continue;
     const Duration age = now - found->second->submitted;
     if (age < question_after()) continue;
     longest = std::max(longest, age);

@@ -1,6 +1,7 @@
 #include "pg/controller/request.h"
 
 #include <cmath>
+#include <iterator>
 
 #include "base/names.h"
 
@@ -8,6 +9,22 @@ namespace taco::pg::controller {
 namespace {
 
 constexpr std::uint64_t kMaxRequestBytes = std::uint64_t{1} << 62;
+
+// In the order of Kind.
+constexpr KindNames kKindNames[] = {
+    {"allreduce", "ALLREDUCE", "NEGOTIATE_ALLREDUCE", "TACO_ALLREDUCE"},
+    {"adasum", "ADASUM", "NEGOTIATE_ADASUM", "TACO_ADASUM"},
+    {"allgather", "ALLGATHER", "NEGOTIATE_ALLGATHER", "TACO_ALLGATHER"},
+    {"broadcast", "BROADCAST", "NEGOTIATE_BROADCAST", "TACO_BROADCAST"},
+    {"alltoall", "ALLTOALL", "NEGOTIATE_ALLTOALL", "TACO_ALLTOALL"},
+    {"reducescatter", "REDUCESCATTER", "NEGOTIATE_REDUCESCATTER", "TACO_REDUCESCATTER"},
+    {"barrier", "BARRIER", "NEGOTIATE_BARRIER", "TACO_BARRIER"},
+    {"join", "JOIN", "NEGOTIATE_JOIN", "TACO_JOIN"},
+    {"add_process_set", "ADD_PROCESS_SET", "NEGOTIATE_ADD_PROCESS_SET", "TACO_ADD_PROCESS_SET"},
+    {"remove_process_set", "REMOVE_PROCESS_SET", "NEGOTIATE_REMOVE_PROCESS_SET",
+     "TACO_REMOVE_PROCESS_SET"},
+};
+static_assert(std::size(kKindNames) == kKinds);
 
 // The product of all dimensions times the element's size; false: more than anything can hold.
 bool add_bytes(const Shape& shape, std::uint64_t element, std::uint64_t& sum) {
@@ -108,31 +125,7 @@ bool is_op_of_requests(kernels::ReduceOp op) {
 
 }  // namespace
 
-const char* name_of(Kind kind) {
-  switch (kind) {
-    case Kind::kAllReduce:
-      return "allreduce";
-    case Kind::kAdasum:
-      return "adasum";
-    case Kind::kAllGather:
-      return "allgather";
-    case Kind::kBroadcast:
-      return "broadcast";
-    case Kind::kAllToAll:
-      return "alltoall";
-    case Kind::kReduceScatter:
-      return "reducescatter";
-    case Kind::kBarrier:
-      return "barrier";
-    case Kind::kJoin:
-      return "join";
-    case Kind::kAddSet:
-      return "add_process_set";
-    case Kind::kRemoveSet:
-      return "remove_process_set";
-  }
-  return "?";
-}
+const KindNames& names_of(Kind kind) { return kKindNames[static_cast<std::size_t>(kind)]; }
 
 bool reduces(Kind kind) {
   return kind == Kind::kAllReduce || kind == Kind::kAdasum || kind == Kind::kReduceScatter;
@@ -149,11 +142,25 @@ Status refuse_request(const Request& request, const std::string& why) {
                  "': " + why);
 }
 
+std::uint64_t bytes_of(const Shape& shape, kernels::Dtype dtype) {
+  std::uint64_t bytes = 0;
+  return add_bytes(shape, kernels::size_of(dtype), bytes) ? bytes : kMaxRequestBytes;
+}
+
 std::uint64_t bytes_of(const Request& request) {
   std::uint64_t bytes = 0;
   for (const Shape& shape : request.shapes) {
     if (!add_bytes(shape, kernels::size_of(request.dtype), bytes)) return kMaxRequestBytes;
   }
+  return bytes;
+}
+
+std::optional<std::uint64_t> bytes_of_rows(const Request& request, std::size_t tensor,
+                                           std::int64_t rows) {
+  Shape shape = request.shapes[tensor];
+  shape[0] = rows;
+  std::uint64_t bytes = 0;
+  if (!add_bytes(shape, kernels::size_of(request.dtype), bytes)) return std::nullopt;
   return bytes;
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,12 +25,22 @@ enum class Kind : std::uint8_t {
   kRemoveSet,  // process set `root` ends
 };
 inline constexpr int kKinds = 10;
-const char* name_of(Kind kind);  // "allreduce", ...: Horovod's names
+
+// What a kind is called, by Horovod's names.
+struct KindNames {
+  const char* call;         // "allreduce": by callers, and in messages
+  const char* running;      // "ALLREDUCE": in a timeline, as the next two
+  const char* negotiating;  // "NEGOTIATE_ALLREDUCE"
+  const char* activity;     // "TACO_ALLREDUCE": the part of it that moves data
+};
+const KindNames& names_of(Kind kind);
+inline const char* name_of(Kind kind) { return names_of(kind).call; }
 
 using Shape = std::vector<std::int64_t>;
 
-// `name` is unique among a rank's pending requests of a process set. A grouped call is one request
-// with several shapes: it starts as a whole, and all its tensors have the same dtype.
+// `name` is unique among a rank's pending requests of a process set, but for a kJoin's, which only
+// messages tell: a rank has one join at a time. A grouped call is one request with several shapes:
+// it starts as a whole, and all its tensors have the same dtype.
 struct Request {
   Kind kind = Kind::kAllReduce;
   std::string name;
@@ -70,8 +81,13 @@ std::string described(const Request& request);
 // kInvalidArgument: "allreduce of 'x': why".
 Status refuse_request(const Request& request, const std::string& why);
 
+// Bytes of a tensor.
+std::uint64_t bytes_of(const Shape& shape, kernels::Dtype dtype);
 // Bytes of all its tensors on this rank.
 std::uint64_t bytes_of(const Request& request);
+// Bytes of one of its tensors with another number of rows; none: more than any memory holds.
+std::optional<std::uint64_t> bytes_of_rows(const Request& request, std::size_t tensor,
+                                           std::int64_t rows);
 // kInvalidArgument for a request that no other rank could agree to in a set of `world` ranks: its
 // text names it, the value and what is possible. Whether an op has a meaning for a dtype is asked
 // elsewhere (kernels::check_supported).

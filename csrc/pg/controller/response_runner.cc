@@ -16,10 +16,6 @@ std::size_t product_of(Shape::const_iterator begin, Shape::const_iterator end) {
   return product;
 }
 
-std::size_t bytes_of_shape(const Shape& shape, kernels::Dtype dtype) {
-  return product_of(shape.begin(), shape.end()) * kernels::size_of(dtype);
-}
-
 std::size_t bytes_of_row(const Shape& shape, kernels::Dtype dtype) {
   return product_of(shape.begin() + 1, shape.end()) * kernels::size_of(dtype);
 }
@@ -59,23 +55,6 @@ std::int64_t sum_of(const std::vector<std::int64_t>& rows) {
   return sum;
 }
 
-const char* activity_of(Kind kind) {
-  switch (kind) {
-    case Kind::kAllReduce:
-      return "TACO_ALLREDUCE";
-    case Kind::kAdasum:
-      return "TACO_ADASUM";
-    case Kind::kAllGather:
-      return "TACO_ALLGATHER";
-    case Kind::kBroadcast:
-      return "TACO_BROADCAST";
-    case Kind::kAllToAll:
-      return "TACO_ALLTOALL";
-    default:
-      return "TACO_REDUCESCATTER";
-  }
-}
-
 }  // namespace
 
 struct ResponseRunner::Job {
@@ -88,7 +67,7 @@ struct ResponseRunner::Job {
   const Request& first() const { return response.requests.front(); }
   const Request& request_of(const Part& part) const { return response.requests[part.request]; }
   Result<Piece> output_of(const Part& part, const Shape& shape) const {
-    return pending[part.request]->tensors->output(part.tensor, shape);
+    return pending[part.request]->output(part.tensor, shape);
   }
 
   Response response;
@@ -106,9 +85,10 @@ struct ResponseRunner::Job {
   Status status;
 };
 
-ResponseRunner::ResponseRunner(Owner& owner, std::shared_ptr<Inbox> inbox,
+ResponseRunner::ResponseRunner(Owner& owner, int set, std::shared_ptr<Inbox> inbox,
                                std::shared_ptr<Communicator> data, std::size_t keeps)
     : owner_(owner),
+      set_(set),
       inbox_(std::move(inbox)),
       data_(std::move(data)),
       rank_(data_->options().rank),
@@ -122,13 +102,9 @@ void ResponseRunner::run(Response response, std::vector<PendingPtr> pending, boo
   job->pending = std::move(pending);
   for (std::size_t r = 0; r < job->response.requests.size(); ++r) {
     const Request& request = job->response.requests[r];
-    std::vector<Piece> inputs;
-    if (job->pending[r] != nullptr) inputs = job->pending[r]->tensors->inputs();
     for (std::size_t t = 0; t < request.shapes.size(); ++t) {
-      job->parts.push_back({.request = r,
-                            .tensor = t,
-                            .bytes = bytes_of_shape(request.shapes[t], request.dtype),
-                            .input = inputs.empty() ? Piece{} : inputs[t]});
+      job->parts.push_back(
+          {.request = r, .tensor = t, .bytes = bytes_of(request.shapes[t], request.dtype)});
     }
   }
   const Request& first = job->first();
@@ -182,7 +158,7 @@ void ResponseRunner::fail(const Status& why) {
 void ResponseRunner::start(const JobPtr& job) {
   job->status = failure_.ok() ? prepare(*job) : failure_;
   if (job->status.ok()) {
-    tell_activity(*job, activity_of(job->first().kind));
+    tell_activity(*job, names_of(job->first().kind).activity);
     std::vector<OperationSpec> specs = std::move(job->specs);
     for (OperationSpec& spec : specs) begin(job, std::move(spec));
     if (job->adasum && exchange_more(job)) return;
@@ -192,7 +168,28 @@ void ResponseRunner::start(const JobPtr& job) {
   if (job->open == 0) finish(job);
 }
 
+std::string ResponseRunner::busy_with() const {
+  const JobPtr& job = running_.empty() ? waiting_.front() : *running_.begin();
+  return described(job->first());
+}
+
+// Where the tensors lie now: they are not touched before.
+Status ResponseRunner::find_inputs(Job& job) {
+  std::size_t place = 0;
+  for (std::size_t r = 0; r < job.pending.size(); ++r) {
+    const std::size_t count = job.response.requests[r].shapes.size();
+    if (job.pending[r] != nullptr) {
+      const Result<std::vector<Piece>> inputs = job.pending[r]->inputs();
+      if (!inputs.ok()) return inputs.status();
+      for (std::size_t t = 0; t < count; ++t) job.parts[place + t].input = inputs.value()[t];
+    }
+    place += count;
+  }
+  return Status();
+}
+
 Status ResponseRunner::prepare(Job& job) {
+  TACO_RETURN_IF_ERROR(find_inputs(job));
   switch (job.first().kind) {
     case Kind::kAllReduce:
       return prepare_all_reduce(job);
@@ -435,16 +432,16 @@ void ResponseRunner::finish(const JobPtr& job) {
   }
   if (std::exchange(job->buffer, nullptr) != nullptr) buffer_->give();
   running_.erase(job);
+  if (Listener* listener = owner_.listener()) listener->ended(set_, job->response, monotonic_now());
   for (const PendingPtr& pending : job->pending) {
     if (pending == nullptr) continue;
     owner_.request_ended(pending, {.status = job->status, .received_splits = job->received_splits});
   }
-  if (Listener* listener = owner_.listener()) listener->ended(job->response, monotonic_now());
 }
 
 void ResponseRunner::tell_activity(const Job& job, const char* what) {
   if (Listener* listener = owner_.listener()) {
-    listener->activity(job.response, what, monotonic_now());
+    listener->activity(set_, job.response, what, monotonic_now());
   }
 }
 

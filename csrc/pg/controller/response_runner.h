@@ -29,15 +29,17 @@ class ResponseRunner {
     virtual Listener* listener() = 0;  // null: none
   };
 
-  // `keeps`: bytes of the fusion buffer that are kept for the next time.
-  ResponseRunner(Owner& owner, std::shared_ptr<Inbox> inbox, std::shared_ptr<Communicator> data,
-                 std::size_t keeps);
+  // Of process set `set`. `keeps`: bytes of the fusion buffer that are kept for the next time.
+  ResponseRunner(Owner& owner, int set, std::shared_ptr<Inbox> inbox,
+                 std::shared_ptr<Communicator> data, std::size_t keeps);
 
   // One response that moves data. `pending`: this rank's requests, in its order; null where it has
   // joined. `is_last`: the thread waits for what happens next as soon as this returns.
   void run(Response response, std::vector<PendingPtr> pending, bool is_last);
   // True: no memory of any request is in use.
   bool is_idle() const { return running_.empty() && waiting_.empty(); }
+  // While it is not idle: one of the requests that it runs.
+  std::string busy_with() const;
   // Ends with `why` those that have not been started. What runs ends by itself.
   void fail_waiting(const Status& why);
   // Ends all with `why`: the transport has stopped, and no operation will end any more.
@@ -50,6 +52,7 @@ class ResponseRunner {
   void start_waiting();
   void start(const JobPtr& job);
   Status prepare(Job& job);
+  Status find_inputs(Job& job);
   Status prepare_all_reduce(Job& job);
   Status prepare_adasum(Job& job);
   Status prepare_tensors(Job& job);  // of the kinds that move each tensor by itself
@@ -67,6 +70,7 @@ class ResponseRunner {
   void tell_activity(const Job& job, const char* what);
 
   Owner& owner_;
+  const int set_;
   const std::shared_ptr<Inbox> inbox_;
   const std::shared_ptr<Communicator> data_;
   const int rank_, world_;

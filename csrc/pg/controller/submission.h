@@ -3,26 +3,35 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <string>
-#include <utility>
+#include <vector>
 
 #include "base/condition.h"
+#include "base/fork.h"
 #include "pg/controller/controller.h"
 
 namespace taco::pg::controller {
 
 class PendingRequest final : public Submission {
  public:
-  PendingRequest(int set, Request request, std::shared_ptr<Tensors> tensors, Time submitted)
-      : set(set), request(std::move(request)), tensors(std::move(tensors)), submitted(submitted) {}
+  PendingRequest(int set, Request request, std::shared_ptr<Tensors> tensors, Time submitted);
+  ~PendingRequest() override;
+  PendingRequest(const PendingRequest&) = delete;
+  PendingRequest& operator=(const PendingRequest&) = delete;
 
-  // Submission: any thread.
-  bool done() const override { return done_.load(std::memory_order_acquire); }
-  const Outcome& outcome() const override { return outcome_; }
+  // Submission: any thread. A copy in a forked child has ended, as one that stayed in the parent.
+  bool done() const override { return has_ended() || is_copy(); }
+  const Outcome& outcome() const override;
   bool wait_until(Time until) override;
 
+  // The controller's thread. The memory of the tensors as it is now, of which each has the size
+  // that the request says. Whatever the program's callbacks throw is a failure, too; its text names
+  // the request.
+  Result<std::vector<Piece>> inputs() const;
+  Result<Piece> output(std::size_t tensor, const Shape& shape) const;
   // The controller's thread, once. Nothing of the tensors is touched afterwards.
   void end(Outcome outcome);
   // "allreduce 'grad.3'"
@@ -30,15 +39,24 @@ class PendingRequest final : public Submission {
 
   const int set;
   const Request request;
-  std::shared_ptr<Tensors> tensors;  // the controller's, until the end
   const Time submitted;
   bool agreed = false;  // the controller's: all ranks have it
 
  private:
+  bool has_ended() const { return done_.load(std::memory_order_acquire); }
+  bool is_copy() const { return generation_ != fork_generation(); }
+
+  const std::uint32_t generation_ = fork_generation();
   Outcome outcome_;  // published by done_
   std::atomic<bool> done_{false};
   std::mutex mutex_;
-  Condition ended_;
+  // What a copy in a forked child does not end: threads that are not there use them.
+  union {
+    std::shared_ptr<Tensors> tensors_;  // the controller's, until the end
+  };
+  union {
+    Condition ended_;
+  };
 };
 using PendingPtr = std::shared_ptr<PendingRequest>;
 

@@ -22,37 +22,6 @@ constexpr std::size_t kMaxQueuedEvents = 1 << 17;  // while the disk is slow
 constexpr std::size_t kMaxTensorsKnown = 1 << 16;
 constexpr char kClosing[] = "\n]\n";
 
-struct Names {
-  const char* running;
-  const char* negotiating;
-};
-
-Names names_of(Kind kind) {
-  switch (kind) {
-    case Kind::kAllReduce:
-      return {"ALLREDUCE", "NEGOTIATE_ALLREDUCE"};
-    case Kind::kAdasum:
-      return {"ADASUM", "NEGOTIATE_ADASUM"};
-    case Kind::kAllGather:
-      return {"ALLGATHER", "NEGOTIATE_ALLGATHER"};
-    case Kind::kBroadcast:
-      return {"BROADCAST", "NEGOTIATE_BROADCAST"};
-    case Kind::kAllToAll:
-      return {"ALLTOALL", "NEGOTIATE_ALLTOALL"};
-    case Kind::kReduceScatter:
-      return {"REDUCESCATTER", "NEGOTIATE_REDUCESCATTER"};
-    case Kind::kBarrier:
-      return {"BARRIER", "NEGOTIATE_BARRIER"};
-    case Kind::kJoin:
-      return {"JOIN", "NEGOTIATE_JOIN"};
-    case Kind::kAddSet:
-      return {"ADD_PROCESS_SET", "NEGOTIATE_ADD_PROCESS_SET"};
-    case Kind::kRemoveSet:
-      return {"REMOVE_PROCESS_SET", "NEGOTIATE_REMOVE_PROCESS_SET"};
-  }
-  return {"?", "?"};
-}
-
 // "dtype": "float32", "shape": "[2, 3]"; of a grouped call, of all its tensors.
 std::string arguments_of(const Request& request) {
   if (request.shapes.empty()) return {};
@@ -153,17 +122,29 @@ void Timeline::add(Event event) {
   if (events_.size() == 1) told_.notify_one();
 }
 
-// A name that is not known gets a process. Names that have nothing going on are forgotten when
-// there are too many, as in a program that gives each operation a name of its own.
-Timeline::Tensor& Timeline::tensor(const std::string& name) {
-  const auto known = tensors_.find(name);
-  if (known != tensors_.end()) return known->second;
-  if (tensors_.size() >= kMaxTensorsKnown) {
-    std::erase_if(tensors_, [](const auto& each) { return each.second.phase == Phase::kNone; });
+// Names that have nothing going on are forgotten when there are too many, as in a program that
+// gives each operation a name of its own.
+void Timeline::forget_idle() {
+  for (auto& [room, tensors] : tensors_) {
+    tensors_known_ -=
+        std::erase_if(tensors, [](const auto& each) { return each.second.phase == Phase::kNone; });
   }
-  Tensor& made = tensors_[name];
+  std::erase_if(tensors_, [](const auto& each) { return each.second.empty(); });
+}
+
+// A name that is not known gets a process.
+Timeline::Tensor& Timeline::tensor(int set, const Request& request) {
+  const Room room{set, request.kind == Kind::kJoin};
+  if (const auto known = tensors_.find(room); known != tensors_.end()) {
+    const auto tensor = known->second.find(request.name);
+    if (tensor != known->second.end()) return tensor->second;
+  }
+  if (tensors_known_ >= kMaxTensorsKnown) forget_idle();
+  Tensor& made = tensors_[room][request.name];
+  ++tensors_known_;
   made.process = ++processes_;
-  add({.phase = 'M', .process = made.process, .text = printable(name)});
+  const std::string of = set == 0 ? "" : " (process set " + std::to_string(set) + ")";
+  add({.phase = 'M', .process = made.process, .text = printable(request.name) + of});
   return made;
 }
 
@@ -176,24 +157,24 @@ void Timeline::end(Tensor& tensor, Time now, std::string arguments) {
   add({.phase = 'E', .process = tensor.process, .when = now, .text = std::move(arguments)});
 }
 
-void Timeline::negotiating(const Request& request, Time now) {
-  Tensor& each = tensor(request.name);
+void Timeline::negotiating(int set, const Request& request, Time now) {
+  Tensor& each = tensor(set, request);
   if (each.phase != Phase::kNone) return;
   begin(each, names_of(request.kind).negotiating, Phase::kNegotiating, now);
 }
 
-void Timeline::agreed(const Response& response, Time now) {
+void Timeline::agreed(int set, const Response& response, Time now) {
   for (const Request& request : response.requests) {
-    Tensor& each = tensor(request.name);
+    Tensor& each = tensor(set, request);
     if (each.phase == Phase::kNegotiating) end(each, now);
     const bool runs = response.error.ok();
     begin(each, runs ? names_of(request.kind).running : "ERROR", Phase::kRunning, now);
   }
 }
 
-void Timeline::activity(const Response& response, const char* what, Time now) {
+void Timeline::activity(int set, const Response& response, const char* what, Time now) {
   for (const Request& request : response.requests) {
-    Tensor& each = tensor(request.name);
+    Tensor& each = tensor(set, request);
     if (each.phase == Phase::kInActivity) end(each, now);
     if (each.phase == Phase::kRunning || each.phase == Phase::kInActivity) {
       begin(each, what, Phase::kInActivity, now);
@@ -201,14 +182,16 @@ void Timeline::activity(const Response& response, const char* what, Time now) {
   }
 }
 
-void Timeline::ended(const Response& response, Time now) {
-  for (const Request& request : response.requests) {
-    Tensor& each = tensor(request.name);
-    if (each.phase == Phase::kInActivity) end(each, now);
-    // A negotiation that was given up ends here too.
-    if (each.phase != Phase::kNone) end(each, now, arguments_of(request));
-    each.phase = Phase::kNone;
-  }
+void Timeline::ended(int set, const Response& response, Time now) {
+  for (const Request& request : response.requests) given_up(set, request, now);
+}
+
+// Ends whatever is going on.
+void Timeline::given_up(int set, const Request& request, Time now) {
+  Tensor& each = tensor(set, request);
+  if (each.phase == Phase::kInActivity) end(each, now);
+  if (each.phase != Phase::kNone) end(each, now, arguments_of(request));
+  each.phase = Phase::kNone;
 }
 
 void Timeline::cycle(Time now) {

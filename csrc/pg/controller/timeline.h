@@ -1,7 +1,8 @@
 // A timeline of requests in the format that Horovod's users know: an array of Chrome's trace events
 // in a file, which chrome://tracing and Perfetto show. Every tensor is a "process", named after its
-// request; in it stand NEGOTIATE_ALLREDUCE, ALLREDUCE, and within that the parts of its work.
-// CYCLE_START marks rounds, where that is asked for. Times are microseconds since the start.
+// request and, where that is not the global one, its process set; in it stand NEGOTIATE_ALLREDUCE,
+// ALLREDUCE, and within that the parts of its work. CYCLE_START marks rounds, where that is asked
+// for. Times are microseconds since the start.
 //
 // A thread of its own writes what it is told within kTimelineDelay; the file is a whole JSON text
 // after each of its writes. Without events it sleeps.
@@ -10,7 +11,9 @@
 // stop() on any thread.
 #pragma once
 
+#include <compare>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -37,10 +40,11 @@ class Timeline final : public Listener {
   // write, if any: from there on the file lacks events. Idempotent.
   Status stop();
 
-  void negotiating(const Request& request, Time now) override;
-  void agreed(const Response& response, Time now) override;
-  void activity(const Response& response, const char* what, Time now) override;
-  void ended(const Response& response, Time now) override;
+  void negotiating(int set, const Request& request, Time now) override;
+  void agreed(int set, const Response& response, Time now) override;
+  void activity(int set, const Response& response, const char* what, Time now) override;
+  void ended(int set, const Response& response, Time now) override;
+  void given_up(int set, const Request& request, Time now) override;
   void cycle(Time now) override;
 
  private:
@@ -59,7 +63,8 @@ class Timeline final : public Listener {
 
   Timeline(OwnFd file, std::string path, bool mark_cycles);
   void add(Event event);
-  Tensor& tensor(const std::string& name);
+  Tensor& tensor(int set, const Request& request);
+  void forget_idle();
   void begin(Tensor& tensor, const char* name, Phase phase, Time now);
   void end(Tensor& tensor, Time now, std::string arguments = {});
   void write_until_stopped();
@@ -71,8 +76,15 @@ class Timeline final : public Listener {
   const Time started_;
   const std::uint32_t generation_;
 
-  // The controller's thread's.
-  std::unordered_map<std::string, Tensor> tensors_;
+  // The controller's thread's. A set's tensors by their names; those of its joins, which may have
+  // the name of another request, are apart.
+  struct Room {
+    int set = 0;
+    bool of_joins = false;
+    auto operator<=>(const Room&) const = default;
+  };
+  std::map<Room, std::unordered_map<std::string, Tensor>> tensors_;
+  std::size_t tensors_known_ = 0;
   std::uint32_t processes_ = 0;
 
   // The writer's, and start()'s before it.

@@ -145,6 +145,16 @@ Status no_words(const std::string& why) {
 
 }  // namespace
 
+std::size_t most_words_bytes(int world, std::size_t cache_slots) {
+  constexpr std::size_t kNumber = 10, kReal = sizeof(double), kSlot = 1 + 5;
+  constexpr std::size_t kHead = 1 + 2 * kNumber;
+  constexpr std::size_t kShapes = kNumber + kMaxTensors * (1 + kMaxDimensions) * kNumber;
+  const std::size_t lists = 2 * (1 + static_cast<std::size_t>(std::max(world, 0))) * kNumber;
+  const std::size_t request = 4 + kNumber + 2 * kReal + kNumber + kMaxNameBytes + kShapes + lists;
+  const std::size_t slots = std::min<std::size_t>(cache_slots, UINT32_MAX) * kSlot;
+  return kHead + std::max(kMaxWordsBytes, request) + slots;
+}
+
 WordsWriter::WordsWriter(std::uint64_t round, std::uint64_t digest) {
   bytes_ += kWordsFormat;
   append_number(bytes_, round);

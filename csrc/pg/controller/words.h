@@ -35,6 +35,10 @@ class WordsWriter {
   bool has_request_ = false;
 };
 
+// What a WordsWriter makes at most, of one request as large as any or of several, and of the slots
+// of a cache.
+std::size_t most_words_bytes(int world, std::size_t cache_slots);
+
 // kInternal for anything that no WordsWriter makes, and for requests that are impossible in a set
 // of `world` ranks.
 Result<Words> read_words(std::string_view bytes, int world);

@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <mutex>
+#include <stdexcept>
 #include <string>
 #include <thread>
 
@@ -176,6 +178,65 @@ TEST(ControllerEnd, AnOperationThatARankLeavesOutIsTakenForNoOther) {
       if (second.wait().ok()) EXPECT_EQ(second.floats()[0], 2);
     });
   }
+}
+
+// Rank 1 stands still amid an operation, and holds up the other no longer than the timeout says.
+TEST(ControllerEnd, WaitsForDataThatDoesNotMoveNoLongerThanTheTimeout) {
+  ControllerRanks ranks({.world = 2, .timeout = 60 * kSecond}, {.timeout = 300 * kMillisecond});
+  std::atomic<bool> stands{false}, goes_on{false};
+  const auto still = std::make_shared<testing::UnrulyTensors>();
+  still->give_inputs = [&]() -> std::vector<Piece> {
+    stands = true;
+    eventually([&] { return goes_on.load(); });
+    throw std::runtime_error("it stood still");
+  };
+  const Submitted mine = sum_floats(ranks.at(0), "x", {1});
+  const Submitted other =
+      testing::submit_tensors(ranks.at(1), 0, request_of(Kind::kAllReduce, "x", 1), still);
+  EXPECT_TRUE(eventually([&] { return stands.load(); }));
+  const Time before = monotonic_now();
+  ranks.at(0).shutdown();
+  EXPECT_LT(monotonic_now() - before, 5 * kSecond);
+  EXPECT_TRUE(says(mine.wait(), Code::kAborted, {"allreduce 'x'", "0.3 s", "timeout"}));
+  EXPECT_TRUE(
+      says(sum_floats(ranks.at(0), "y", {1}).refusal, Code::kAborted, {"allreduce 'x'", "0.3 s"}));
+  goes_on = true;
+  EXPECT_FALSE(other.wait().ok());
+}
+
+// Counts requests whose negotiation began, and those that ended.
+class EndsListener final : public Listener {
+ public:
+  void negotiating(int, const Request&, Time) override { ++began_; }
+  void agreed(int, const Response&, Time) override {}
+  void activity(int, const Response&, const char*, Time) override {}
+  void ended(int, const Response& response, Time) override {
+    ended_ += static_cast<int>(response.requests.size());
+  }
+  void given_up(int set, const Request& request, Time) override {
+    ++ended_;
+    given_up_.push_back(std::to_string(set) + " " + request.name);
+  }
+  void cycle(Time) override {}
+  int began_ = 0, ended_ = 0;
+  std::vector<std::string> given_up_;
+};
+
+TEST(ControllerEnd, IsToldToAListenerOfWhatIsPendingToo) {
+  ControllerRanks ranks({.world = 2});
+  const auto listener = std::make_shared<EndsListener>();
+  ASSERT_TRUE(ranks.at(0).set_listener(listener).ok());
+  ranks.run([](int rank, Controller& to) {
+    ASSERT_TRUE(add_set(to, {0}).wait().ok());
+    ASSERT_TRUE(sum_floats(to, "x", {1}).wait().ok());
+    if (rank == 0) (void)sum_floats(to, "x", {1});
+    ASSERT_TRUE(submit(to, 0, request_of(Kind::kBarrier, "b", 0)).wait().ok());
+  });
+  ranks.at(1).shutdown();
+  ranks.at(0).shutdown();
+  EXPECT_EQ(listener->began_, 4);
+  EXPECT_EQ(listener->ended_, 4);
+  EXPECT_EQ(listener->given_up_, std::vector<std::string>{"0 x"});
 }
 
 TEST(ControllerEnd, ClosedGroupsEndItWhereTheProgramHasNot) {

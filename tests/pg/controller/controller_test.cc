@@ -296,15 +296,16 @@ TEST_P(ControllerOrders, SeveralThreadsSubmitAtOnce) {
 // Counts responses, and what is done about them.
 class CountingListener final : public Listener {
  public:
-  void negotiating(const Request&, Time) override { ++negotiating_; }
-  void agreed(const Response& response, Time) override {
+  void negotiating(int, const Request&, Time) override { ++negotiating_; }
+  void agreed(int, const Response& response, Time) override {
     ++agreed_;
     requests_ += static_cast<int>(response.requests.size());
   }
-  void activity(const Response&, const char* what, Time) override {
+  void activity(int, const Response&, const char* what, Time) override {
     if (std::string(what) == "MEMCPY_IN_FUSION_BUFFER") ++copies_;
   }
-  void ended(const Response&, Time) override { ++ended_; }
+  void ended(int, const Response&, Time) override { ++ended_; }
+  void given_up(int, const Request&, Time) override {}
   void cycle(Time) override { ++cycles_; }
   std::atomic<int> negotiating_{0}, agreed_{0}, requests_{0}, copies_{0}, ended_{0}, cycles_{0};
 };
@@ -315,7 +316,7 @@ TEST(Controller, SmallRequestsAreFusedUpToTheThresholdAndAListenerHearsOfAll) {
   std::vector<std::shared_ptr<CountingListener>> listeners;
   for (int rank = 0; rank < 2; ++rank) {
     listeners.push_back(std::make_shared<CountingListener>());
-    ranks.at(rank).set_listener(listeners.back());
+    ASSERT_TRUE(ranks.at(rank).set_listener(listeners.back()).ok());
   }
   // One rank has submitted everything before the other comes: it is one round's.
   std::vector<std::vector<Submitted>> made(2);
@@ -345,7 +346,7 @@ TEST(Controller, SmallRequestsAreFusedUpToTheThresholdAndAListenerHearsOfAll) {
 TEST(Controller, WithoutAThresholdNothingIsFused) {
   ControllerRanks ranks({.world = 2}, {.fusion_bytes = 0});
   const auto listener = std::make_shared<CountingListener>();
-  ranks.at(0).set_listener(listener);
+  ASSERT_TRUE(ranks.at(0).set_listener(listener).ok());
   ranks.run([](int, Controller& to) {
     std::vector<Submitted> made;
     for (int i = 0; i < 10; ++i) made.push_back(sum_floats(to, std::to_string(i), {1}));
@@ -477,6 +478,41 @@ TEST(Controller, ARankThatHasJoinedSubmitsNothingUntilAllHave) {
   EXPECT_TRUE(second.wait().ok());
   EXPECT_EQ(first.outcome().last_joined, 1);
   ranks.run([](int, Controller& to) { EXPECT_TRUE(sum_floats(to, "x", {1}).wait().ok()); });
+}
+
+TEST(Controller, AJoinMayHaveTheNameOfAnotherRequest) {
+  ControllerRanks ranks({.world = 2});
+  for (int round = 0; round < 2; ++round) {
+    const Submitted early = sum_floats(ranks.at(0), "y", {2});
+    const Submitted join = submit(ranks.at(0), 0, request_of(Kind::kJoin, "x", 0));
+    ASSERT_TRUE(join.refusal.ok()) << join.refusal.message();
+    for (const char* const name : {"x", "y"}) {
+      const Submitted other = sum_floats(ranks.at(1), name, {5});
+      ASSERT_TRUE(other.wait().ok()) << other.wait().message();
+      EXPECT_EQ(other.floats(), Floats{name == std::string("x") ? 5.0f : 7.0f});
+    }
+    EXPECT_TRUE(early.wait().ok());
+    EXPECT_FALSE(join.submission->done());
+    const Submitted last = sum_floats(ranks.at(1), "z", {1});
+    ASSERT_TRUE(last.wait().ok());
+    const Submitted second = submit(ranks.at(1), 0, request_of(Kind::kJoin, "z", 0));
+    ASSERT_TRUE(second.wait().ok()) << second.wait().message();
+    ASSERT_TRUE(join.wait().ok()) << join.wait().message();
+    EXPECT_EQ(join.outcome().last_joined, 1);
+  }
+}
+
+TEST(Controller, AJoinMayHaveTheNameOfWhatIsPendingOnItsRank) {
+  ControllerRanks ranks({.world = 2});
+  const Submitted early = sum_floats(ranks.at(0), "x", {2});
+  const Submitted join = submit(ranks.at(0), 0, request_of(Kind::kJoin, "x", 0));
+  ASSERT_TRUE(join.refusal.ok()) << join.refusal.message();
+  const Submitted other = sum_floats(ranks.at(1), "x", {5});
+  ASSERT_TRUE(other.wait().ok()) << other.wait().message();
+  ASSERT_TRUE(early.wait().ok()) << early.wait().message();
+  EXPECT_EQ(early.floats(), Floats{7});
+  EXPECT_TRUE(submit(ranks.at(1), 0, request_of(Kind::kJoin, "x", 0)).wait().ok());
+  EXPECT_TRUE(join.wait().ok());
 }
 
 TEST(Controller, RefusesAtOnceWhatItCanSeeToBeWrong) {

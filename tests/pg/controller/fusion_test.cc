@@ -1,8 +1,9 @@
-// Responses of several requests: which come together, and in which order.
+// Responses of several requests: which come together, in which order, and the memory that they use.
 #include "pg/controller/fusion.h"
 
 #include <gtest/gtest.h>
 
+#include "pg/controller/fusion_buffer.h"
 #include "support/negotiating_ranks.h"
 
 namespace taco::pg::controller {
@@ -74,6 +75,37 @@ TEST(Fusion, SaysWhoGivesZeros) {
     EXPECT_EQ(responses[0].stands_for_joined, rank != 3);
     EXPECT_EQ(responses[0].joined, 2);
   }
+}
+
+// Arenas have whole pages, of 2 MiB at most here.
+constexpr std::size_t kPage = 2 << 20;
+
+TEST(FusionBuffer, HasNoMoreThanItKeepsWhereThatIsEnough) {
+  constexpr std::size_t kKept = (64 << 20) + 1;
+  FusionBuffer buffer(kKept);
+  for (const std::size_t bytes : {std::size_t{1}, kKept / 2, kKept - 1, kKept}) {
+    Result<std::byte*> memory = buffer.take(bytes);
+    ASSERT_TRUE(memory.ok()) << memory.status().message();
+    EXPECT_GE(buffer.size(), bytes);
+    EXPECT_LE(buffer.size(), kKept + kPage);
+    buffer.give();
+  }
+  std::byte* const before = *buffer.take(1);
+  buffer.give();
+  EXPECT_EQ(*buffer.take(kKept), before) << "it is kept";
+  buffer.give();
+}
+
+TEST(FusionBuffer, GivesBackWhatIsMore) {
+  FusionBuffer buffer(kPage);
+  ASSERT_TRUE(buffer.take(2 * kPage).ok());
+  EXPECT_GE(buffer.size(), 2 * kPage);
+  buffer.give();
+  EXPECT_EQ(buffer.size(), 0u);
+  FusionBuffer none(0);
+  ASSERT_TRUE(none.take(1).ok());
+  none.give();
+  EXPECT_EQ(none.size(), 0u);
 }
 
 }  // namespace

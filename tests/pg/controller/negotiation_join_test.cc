@@ -137,6 +137,26 @@ TEST(NegotiationJoin, ARankThatHasJoinedSubmitsNothingMore) {
   }
 }
 
+TEST(NegotiationJoin, ItsNameMeetsNoOther) {
+  NegotiatingRanks ranks(2);
+  const Request sum = make_request(Kind::kAllReduce, "x", {{2}});
+  ranks.submit(sum);
+  ranks.round();
+  for (const bool is_cached : {true, false}) {
+    ASSERT_TRUE(ranks[0].submit(sum).ok());
+    ASSERT_TRUE(ranks[0].submit(make_request(Kind::kJoin, "x")).ok());
+    ranks.round();
+    ASSERT_EQ(ranks[0].waiting().size(), 2u);
+    EXPECT_FALSE(ranks[0].waiting()[0].is_join);
+    EXPECT_TRUE(ranks[0].waiting()[1].is_join);
+    ASSERT_TRUE(ranks[1].submit(sum).ok());
+    ASSERT_EQ(ranks.round()[0].size(), 1u) << is_cached;
+    ASSERT_TRUE(ranks[1].submit(make_request(Kind::kJoin, "x")).ok());
+    EXPECT_EQ(ranks.round()[1][0].last_joined, 1);
+  }
+  EXPECT_EQ(ranks.failure(), "");
+}
+
 TEST(NegotiationJoin, RequestsWithAndWithoutZerosAreNotFused) {
   NegotiatingRanks ranks(2);
   ASSERT_TRUE(ranks[0].submit(make_request(Kind::kAllReduce, "both", {{2}})).ok());

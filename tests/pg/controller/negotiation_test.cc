@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "pg/controller/words.h"
 #include "support/negotiating_ranks.h"
 
 namespace taco::pg::controller {
@@ -20,6 +21,10 @@ std::vector<std::string> names_of(const std::vector<Response>& responses) {
     for (const Request& request : response.requests) names.push_back(request.name);
   }
   return names;
+}
+
+bool tells(const Status& status, const std::string& text) {
+  return status.message().find(text) != std::string::npos;
 }
 
 // Two rounds' worth of one request that all submit, which fails as `expected` says.
@@ -269,23 +274,54 @@ TEST(Negotiation, AllLearnOfAShutdownInTheSameRound) {
   EXPECT_FALSE(ranks[0].shutdown_asked());
 }
 
-TEST(Negotiation, WhatIsAbandonedIsToldAndForgotten) {
-  NegotiatingRanks ranks(2);
-  const Request cached = make_request(Kind::kAllReduce, "cached", {{1}});
-  ranks.submit(cached);
-  ranks.round();
-  ASSERT_TRUE(ranks[0].submit(make_request(Kind::kAllReduce, "said", {{1}})).ok());
-  ranks.round();
-  ASSERT_TRUE(ranks[0].submit(cached).ok());
-  ASSERT_TRUE(ranks[0].submit(make_request(Kind::kAllReduce, "new", {{1}})).ok());
-  std::vector<std::string> names;
-  for (const Request& request : ranks[0].abandon()) names.push_back(request.name);
-  EXPECT_EQ(names, (std::vector<std::string>{"said", "cached", "new"}));
-  EXPECT_FALSE(ranks[0].wants_round());
-  EXPECT_TRUE(ranks[1].abandon().empty());
-  ranks.submit(make_request(Kind::kAllReduce, "said", {{2}}));
+// All of them together, which no rank could see in its own.
+TEST(Negotiation, RowsThatAreMoreThanAnyMemoryAreRefusedOnAllRanks) {
+  constexpr std::int64_t kMost = std::int64_t{1} << 62;  // bytes of one request
+  Request gather = make_request(Kind::kAllGather, "x", {{kMost}});
+  Request split = make_request(Kind::kAllToAll, "x", {{kMost}});
+  split.splits = {kMost, 0, 0};
+  for (Request request : {gather, split}) {
+    NegotiatingRanks ranks(3);
+    for (const kernels::Dtype dtype : {kernels::Dtype::kU8, kernels::Dtype::kF32}) {
+      request.dtype = dtype;
+      const std::int64_t rows = kMost / static_cast<std::int64_t>(kernels::size_of(dtype));
+      request.shapes = {{rows}};
+      if (!request.splits.empty()) request.splits[0] = rows;
+      ranks.submit(request);
+      const auto responses = ranks.round();
+      ASSERT_EQ(responses[0].size(), 1u);
+      const Status error = responses[0][0].error;
+      EXPECT_EQ(error.code(), Code::kInvalidArgument);
+      const std::string shown = std::to_string(rows) + ", " + std::to_string(rows);
+      EXPECT_TRUE(tells(error, shown)) << error.message();
+      EXPECT_TRUE(tells(error, "more than any memory")) << error.message();
+    }
+    ranks.submit(make_request(Kind::kAllGather, "x", {{2, 3}}));
+    EXPECT_TRUE(ranks.round()[0][0].error.ok()) << "they go on";
+    EXPECT_EQ(ranks.failure(), "");
+  }
+}
+
+// A dimension of none makes bytes of none, of however many rows.
+TEST(Negotiation, RowsWithoutBytesMayBeMany) {
+  NegotiatingRanks ranks(3);
+  ranks.submit(make_request(Kind::kAllGather, "x", {{1 << 30, 0}}));
+  EXPECT_TRUE(ranks.round()[0][0].error.ok());
+  ranks.submit(make_request(Kind::kAllGather, "y", {{0, 1 << 30, 1 << 30, 1 << 30}}));
   EXPECT_TRUE(ranks.round()[0][0].error.ok());
   EXPECT_EQ(ranks.failure(), "");
+}
+
+TEST(Negotiation, SizesOfWordsThatNoRankHasAreRefusedAndNamed) {
+  Negotiation alone({.rank = 0, .world = 3});
+  const auto most = static_cast<std::int64_t>(most_words_bytes(3, 1024));
+  EXPECT_TRUE(alone.check_sizes({1, most, 21}).ok());
+  for (const std::int64_t bytes : {std::int64_t{0}, std::int64_t{-1}, most + 1, INT64_MAX}) {
+    const Status status = alone.check_sizes({1, 1, bytes});
+    EXPECT_EQ(status.code(), Code::kInternal);
+    EXPECT_TRUE(tells(status, "rank 2")) << status.message();
+    EXPECT_TRUE(tells(status, std::to_string(bytes) + " bytes")) << status.message();
+  }
 }
 
 TEST(Negotiation, MoreWordsThanARoundTakesAreSaidInTheNext) {

@@ -41,12 +41,12 @@ void run_step(Timeline& timeline, Time now) {
   const Request b = make_request(Kind::kAllReduce, "b", {{}});
   const Response both = response_of({a, b});
   timeline.cycle(now);
-  timeline.negotiating(a, now);
-  timeline.negotiating(b, now + 1 * kMicrosecond);
-  timeline.agreed(both, now + 2 * kMicrosecond);
-  timeline.activity(both, "MEMCPY_IN_FUSION_BUFFER", now + 3 * kMicrosecond);
-  timeline.activity(both, "TACO_ALLREDUCE", now + 4 * kMicrosecond);
-  timeline.ended(both, now + 5 * kMicrosecond);
+  timeline.negotiating(0, a, now);
+  timeline.negotiating(0, b, now + 1 * kMicrosecond);
+  timeline.agreed(0, both, now + 2 * kMicrosecond);
+  timeline.activity(0, both, "MEMCPY_IN_FUSION_BUFFER", now + 3 * kMicrosecond);
+  timeline.activity(0, both, "TACO_ALLREDUCE", now + 4 * kMicrosecond);
+  timeline.ended(0, both, now + 5 * kMicrosecond);
 }
 
 class ControllerTimeline : public ::testing::Test {
@@ -111,9 +111,9 @@ TEST_F(ControllerTimeline, WhatFailsIsShownAsAnError) {
   const auto timeline = start();
   Response response = response_of({make_request(Kind::kBroadcast, "x", {{2}})});
   response.error = Status(Code::kMismatch, "no");
-  timeline->negotiating(response.requests[0], monotonic_now());
-  timeline->agreed(response, monotonic_now());
-  timeline->ended(response, monotonic_now());
+  timeline->negotiating(0, response.requests[0], monotonic_now());
+  timeline->agreed(0, response, monotonic_now());
+  timeline->ended(0, response, monotonic_now());
   ASSERT_TRUE(timeline->stop().ok());
   const std::string text = text_of(path());
   EXPECT_EQ(count_in(text, "\"name\": \"NEGOTIATE_BROADCAST\""), 1u);
@@ -125,20 +125,55 @@ TEST_F(ControllerTimeline, WhatFailsIsShownAsAnError) {
 TEST_F(ControllerTimeline, WhatIsGivenUpEnds) {
   const auto timeline = start();
   const Response given_up = response_of({make_request(Kind::kAllReduce, "x", {{2}})});
-  timeline->negotiating(given_up.requests[0], monotonic_now());
-  timeline->ended(given_up, monotonic_now());
-  timeline->ended(given_up, monotonic_now());
+  timeline->negotiating(0, given_up.requests[0], monotonic_now());
+  timeline->ended(0, given_up, monotonic_now());
+  timeline->ended(0, given_up, monotonic_now());
   ASSERT_TRUE(timeline->stop().ok());
   const std::string text = text_of(path());
   EXPECT_EQ(count_in(text, "\"ph\": \"B\""), 1u);
   EXPECT_EQ(count_in(text, "\"ph\": \"E\""), 1u);
 }
 
+TEST_F(ControllerTimeline, WhatEndsWithoutAgreementEndsOnceWhateverItWasIn) {
+  const auto timeline = start();
+  const Request request = make_request(Kind::kAllReduce, "x", {{2}});
+  timeline->negotiating(0, request, monotonic_now());
+  timeline->given_up(0, request, monotonic_now());
+  timeline->given_up(0, request, monotonic_now());
+  ASSERT_TRUE(timeline->stop().ok());
+  const std::string text = text_of(path());
+  EXPECT_EQ(count_in(text, "\"ph\": \"B\""), 1u);
+  EXPECT_EQ(count_in(text, "\"ph\": \"E\""), 1u);
+}
+
+// A name may be pending in two process sets at a time, and a join's beside another's.
+TEST_F(ControllerTimeline, KeepsNamesOfDifferentProcessSetsAndOfJoinsApart) {
+  const auto timeline = start();
+  const Time now = monotonic_now();
+  const Request sum = make_request(Kind::kAllReduce, "x", {{2}});
+  const Request join = make_request(Kind::kJoin, "x");
+  timeline->negotiating(0, sum, now);
+  timeline->negotiating(3, sum, now);
+  timeline->negotiating(0, join, now);
+  timeline->agreed(3, response_of({sum}), now + kMicrosecond);
+  timeline->activity(3, response_of({sum}), "TACO_ALLREDUCE", now + kMicrosecond);
+  timeline->ended(3, response_of({sum}), now + 2 * kMicrosecond);
+  ASSERT_TRUE(timeline->stop().ok());
+  const std::string text = text_of(path());
+  EXPECT_EQ(count_in(text, "\"NEGOTIATE_ALLREDUCE\""), 2u) << text;
+  EXPECT_EQ(count_in(text, "\"NEGOTIATE_JOIN\""), 1u) << text;
+  EXPECT_EQ(count_in(text, "\"name\": \"ALLREDUCE\""), 1u) << text;
+  EXPECT_EQ(count_in(text, "{\"name\": \"x (process set 3)\"}"), 1u) << text;
+  EXPECT_EQ(count_in(text, "{\"name\": \"x\"}"), 2u) << text;
+  EXPECT_EQ(count_in(text, "\"ph\": \"B\""), 5u) << text;
+  EXPECT_EQ(count_in(text, "\"ph\": \"E\""), 3u) << "of the other set's alone: " << text;
+}
+
 TEST_F(ControllerTimeline, AnyNameMakesValidJson) {
   const auto timeline = start();
   const std::string names[] = {"\xff\xfe", "tab\there", std::string("nul\0", 4), "\\", "\xc3\xa9"};
   for (const std::string& name : names) {
-    timeline->negotiating(make_request(Kind::kBarrier, name), monotonic_now());
+    timeline->negotiating(0, make_request(Kind::kBarrier, name), monotonic_now());
   }
   ASSERT_TRUE(timeline->stop().ok());
   const std::string text = text_of(path());

@@ -63,6 +63,23 @@ TEST(Words, HaveRoomForOneRequestOfAnyLength) {
   EXPECT_EQ(read->requests, std::vector<Request>{large});
 }
 
+// A peer says how many bytes it has before it sends them.
+TEST(Words, HaveNeverMoreBytesThanIsSaid) {
+  Request largest = make_request(Kind::kAllToAll, std::string(kMaxNameBytes, 'n'));
+  largest.shapes.assign(kMaxTensors, Shape(kMaxDimensions, INT64_MAX));
+  largest.splits.assign(kWorld, INT64_MAX);
+  largest.ranks.assign(kWorld, INT64_MAX);
+  largest.root = INT32_MAX;
+  largest.prescale = 0.5;
+  constexpr std::size_t kSlots = 1000;
+  WordsWriter writer(UINT64_MAX, UINT64_MAX);
+  EXPECT_TRUE(writer.add(largest));
+  for (std::size_t slot = 0; slot < kSlots; ++slot) writer.add_waiting(UINT32_MAX);
+  const std::size_t bytes = writer.take().size();
+  EXPECT_LE(bytes, most_words_bytes(kWorld, kSlots));
+  EXPECT_GT(bytes, most_words_bytes(kWorld, kSlots) - kMaxTensors * 10);
+}
+
 TEST(Words, OfNoRankAreRefused) {
   const auto refused = [](const Request& request) {
     const Result<Words> read = read_words(written({request}), kWorld);
