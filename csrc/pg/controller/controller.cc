@@ -140,6 +140,16 @@ Status ControllerCore::check(const Request& request, const Front& front, bool ha
                            "give each a name of its own");
 }
 
+void ControllerCore::forget(const PendingRequest& pending) {
+  const auto front = fronts_.find(pending.set);
+  if (front == fronts_.end()) return;
+  if (pending.request.kind == Kind::kJoin) {
+    front->second.joined = false;
+  } else {
+    front->second.names.erase(pending.request.name);
+  }
+}
+
 Result<std::shared_ptr<Submission>> ControllerCore::submit(int set, Request request,
                                                            std::shared_ptr<Tensors> tensors) {
   if (is_copy()) return left_in_parent();

@@ -16,6 +16,7 @@
 #include <new>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <thread>
 #include <unordered_set>
@@ -69,6 +70,7 @@ class ControllerCore final : public Controller, private ProcessSet::Owner, priva
   Status check_set(int set) const;  // with the lock held, as the next
   Status check(const Request& request, const Front& front, bool has_tensors) const;
   std::string known_sets() const;
+  void forget(const PendingRequest& pending);  // it has ended
 
   // controller_thread.cc
   void run();
@@ -89,7 +91,7 @@ class ControllerCore final : public Controller, private ProcessSet::Owner, priva
   Outcome remove_set(const Request& request);
 
   // ProcessSet::Owner
-  void request_ended(const PendingPtr& pending, Outcome outcome) override;
+  void requests_ended(std::span<const PendingPtr> all, const Outcome& outcome) override;
   void set_failed(const Status& why) override;
   Outcome change_sets(const Request& request) override;
   void summon(const ProcessSet& set, Summons::What what) override;

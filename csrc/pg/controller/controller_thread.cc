@@ -256,18 +256,19 @@ Outcome ControllerCore::remove_set(const Request& request) {
   return {};
 }
 
-void ControllerCore::request_ended(const PendingPtr& pending, Outcome outcome) {
+void ControllerCore::requests_ended(std::span<const PendingPtr> all, const Outcome& outcome) {
   {
     std::lock_guard lock(mutex_);
-    if (const auto front = fronts_.find(pending->set); front != fronts_.end()) {
-      if (pending->request.kind == Kind::kJoin) {
-        front->second.joined = false;
-      } else {
-        front->second.names.erase(pending->request.name);
-      }
+    for (const PendingPtr& each : all) {
+      if (each != nullptr) forget(*each);
     }
   }
-  pending->end(std::move(outcome));
+  for (const PendingPtr& each : all) {
+    if (each != nullptr) each->end(outcome);
+  }
+  for (const PendingPtr& each : all) {
+    if (each != nullptr) each->tell();
+  }
 }
 
 void ControllerCore::set_failed(const Status& why) {

@@ -243,16 +243,16 @@ void ProcessSet::carry_out(Response response, bool is_last) {
     }
   }
   if (Listener* const hears = listener()) hears->ended(id(), response, monotonic_now());
-  for (const PendingPtr& each : pending) {
-    if (each != nullptr) owner_.request_ended(each, outcome);
-  }
+  owner_.requests_ended(pending, outcome);
 }
 
-void ProcessSet::request_ended(const PendingPtr& pending, Outcome outcome) {
-  if (!outcome.status.ok()) {
-    outcome.status = with_global_rank(outcome.status).with_prefix(pending->describe() + ": ");
+void ProcessSet::requests_ended(std::span<const PendingPtr> all, const Outcome& outcome) {
+  if (outcome.status.ok()) return owner_.requests_ended(all, outcome);
+  const Status why = with_global_rank(outcome.status);
+  for (const PendingPtr& each : all) {
+    if (each == nullptr) continue;
+    owner_.request_ended(each, {.status = why.with_prefix(each->describe() + ": ")});
   }
-  owner_.request_ended(pending, std::move(outcome));
 }
 
 // A group tells of a lost rank by its own numbers.

@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <span>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -35,7 +36,11 @@ class ProcessSet final : private ResponseRunner::Owner {
   class Owner {
    public:
     virtual ~Owner() = default;
-    virtual void request_ended(const PendingPtr& pending, Outcome outcome) = 0;
+    // All of them alike; null ones are none.
+    virtual void requests_ended(std::span<const PendingPtr> all, const Outcome& outcome) = 0;
+    void request_ended(const PendingPtr& pending, const Outcome& outcome) {
+      requests_ended({&pending, 1}, outcome);
+    }
     // A rank is lost, or this one can do no more: nothing that these ranks do together can go on.
     virtual void set_failed(const Status& why) = 0;
     // A response about process sets themselves.
@@ -95,7 +100,7 @@ class ProcessSet final : private ResponseRunner::Owner {
   using Handler = void (ProcessSet::*)();
 
   // ResponseRunner::Owner
-  void request_ended(const PendingPtr& pending, Outcome outcome) override;
+  void requests_ended(std::span<const PendingPtr> all, const Outcome& outcome) override;
   void data_failed(const Status& why) override { fail(why); }
   Listener* listener() override { return owner_.set_listener_now(); }
 

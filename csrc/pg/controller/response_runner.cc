@@ -433,10 +433,8 @@ void ResponseRunner::finish(const JobPtr& job) {
   if (std::exchange(job->buffer, nullptr) != nullptr) buffer_->give();
   running_.erase(job);
   if (Listener* listener = owner_.listener()) listener->ended(set_, job->response, monotonic_now());
-  for (const PendingPtr& pending : job->pending) {
-    if (pending == nullptr) continue;
-    owner_.request_ended(pending, {.status = job->status, .received_splits = job->received_splits});
-  }
+  owner_.requests_ended(job->pending,
+                        {.status = job->status, .received_splits = job->received_splits});
 }
 
 void ResponseRunner::tell_activity(const Job& job, const char* what) {

@@ -8,6 +8,8 @@
 #include <deque>
 #include <memory>
 #include <set>
+#include <span>
+#include <string>
 #include <vector>
 
 #include "pg/communicator.h"
@@ -22,7 +24,8 @@ class ResponseRunner {
   class Owner {
    public:
     virtual ~Owner() = default;
-    virtual void request_ended(const PendingPtr& pending, Outcome outcome) = 0;
+    // All of a response alike; null ones are of ranks that have joined.
+    virtual void requests_ended(std::span<const PendingPtr> all, const Outcome& outcome) = 0;
     // An operation has failed, or this rank has no memory for one that the others run: no later one
     // of the set can.
     virtual void data_failed(const Status& why) = 0;

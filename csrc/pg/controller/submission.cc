@@ -92,11 +92,14 @@ Result<Piece> PendingRequest::output(std::size_t tensor, const Shape& shape) con
   return piece;
 }
 
-void PendingRequest::end(Outcome outcome) {
+void PendingRequest::end(const Outcome& outcome) {
   tensors_.reset();
-  outcome_ = std::move(outcome);
-  std::lock_guard lock(mutex_);
+  outcome_ = outcome;
   done_.store(true, std::memory_order_release);
+}
+
+void PendingRequest::tell() {
+  std::lock_guard lock(mutex_);  // whoever has seen it undone waits by now
   ended_.notify_all();
 }
 

@@ -32,8 +32,10 @@ class PendingRequest final : public Submission {
   // the request.
   Result<std::vector<Piece>> inputs() const;
   Result<Piece> output(std::size_t tensor, const Shape& shape) const;
-  // The controller's thread, once. Nothing of the tensors is touched afterwards.
-  void end(Outcome outcome);
+  // The controller's thread, once. Nothing of the tensors is touched afterwards. Who waits for it
+  // sleeps on until tell(): of several that end together it hears at once.
+  void end(const Outcome& outcome);
+  void tell();
   // "allreduce 'grad.3'"
   std::string describe() const;
 
