@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from taco_torch.horovod import job, process_sets
-from taco_torch.horovod.job import internal_errors, the_job
+from taco_torch.horovod.job import internal_errors, standing, the_job
 from taco_torch.horovod.process_sets import ProcessSet
 
 
@@ -73,44 +73,49 @@ def shutdown() -> None:
     process_sets.forget_job()
 
 
+# The numbers of a job never change: a forked child is told those of its parent's, as by Horovod.
+
+
 def is_initialized() -> bool:
-    """Whether there is a job."""
-    return job.current() is not None
+    """Whether there is a job. True also in a process that was forked from one with a job, which may
+    ask for its numbers and run no operation."""
+    return job.is_standing()
 
 
 def rank() -> int:
-    """This process's rank, from 0 to ``size() - 1``. NotInitializedError without a job."""
-    return the_job().rank
+    """This process's rank, from 0 to ``size() - 1``; as the next six, in a forked child its
+    parent's. NotInitializedError without a job."""
+    return standing().rank
 
 
 def size() -> int:
     """The number of ranks. NotInitializedError without a job."""
-    return the_job().size
+    return standing().size
 
 
 def local_rank() -> int:
     """The rank among those on the same host. NotInitializedError without a job."""
-    return the_job().place.local_rank
+    return standing().place.local_rank
 
 
 def local_size() -> int:
     """The number of ranks on this host. NotInitializedError without a job."""
-    return the_job().place.local_size
+    return standing().place.local_size
 
 
 def cross_rank() -> int:
     """The rank among those with the same local rank. NotInitializedError without a job."""
-    return the_job().place.cross_rank
+    return standing().place.cross_rank
 
 
 def cross_size() -> int:
     """The number of ranks with the same local rank. NotInitializedError without a job."""
-    return the_job().place.cross_size
+    return standing().place.cross_size
 
 
 def is_homogeneous() -> bool:
     """Whether all hosts have the same number of ranks. NotInitializedError without a job."""
-    return the_job().is_homogeneous
+    return standing().is_homogeneous
 
 
 def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
@@ -142,8 +147,8 @@ def stop_timeline() -> None:
 
 
 def mpi_threads_supported() -> bool:
-    """False: there is no MPI."""
-    the_job()
+    """False: there is no MPI. NotInitializedError without a job."""
+    standing()
     return False
 
 

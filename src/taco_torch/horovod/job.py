@@ -3,6 +3,9 @@
 A process has one job at a time. ``init()`` makes it and ``shutdown()`` ends it; every other
 function asks for it by ``the_job()``. Its group is made directly, never torch.distributed's default
 one, which the program may make for itself before or after.
+
+A forked child, a worker of a DataLoader say, has no part in its parent's job, but is still told
+what is fixed in it: ``standing()``.
 """
 
 import atexit
@@ -24,7 +27,7 @@ from taco_torch.errors import (
 )
 from taco_torch.horovod.environment import World, world
 from taco_torch.horovod.exceptions import HorovodInternalError, NotInitializedError
-from taco_torch.horovod.rendezvous import check_alike, find_places, meet
+from taco_torch.horovod.rendezvous import find_places, meet
 from taco_torch.horovod.settings import Settings, settings
 
 _NO_LIMIT = timedelta(days=365)
@@ -48,8 +51,7 @@ class Job:
         self.rank = place_in.rank
         self.size = place_in.size
         store, self.name = meet(place_in, how.start_seconds)
-        places = find_places(store, place_in)
-        check_alike(store, place_in, how.alike())
+        places = find_places(store, place_in, how.alike())
         self.place = places[self.rank]
         self.is_homogeneous = len({place.local_size for place in places}) == 1
         self.compresses = False  # LIGHT_* gradients, which the controller knows nothing of
@@ -105,6 +107,7 @@ class Job:
 
 
 _job: Job | None = None
+_standing: Job | None = None  # the job, or a forked child's parent's
 _changing = threading.RLock()  # held while a job starts or ends
 _of_parents: list[Job] = []  # what a forked child must neither use nor destroy
 
@@ -116,27 +119,43 @@ def current() -> Job | None:
 def the_job() -> Job:
     """Raises NotInitializedError where there is none."""
     found = _job
-    if found is None:
-        raise NotInitializedError("Horovod has not been initialized; use hvd.init().")
-    return found
+    if found is not None:
+        return found
+    if _standing is not None:
+        raise NotInitializedError(
+            "this process was forked from one that has called hvd.init(), and has no part in its "
+            "job: operations run in that process, or in a job of this one's own, after hvd.init()"
+        )
+    raise NotInitializedError("Horovod has not been initialized; use hvd.init().")
+
+
+def standing() -> Job:
+    """The job, or in a forked child that has made none the parent's: for what never changes in it,
+    such as its size, and for nothing else. Raises NotInitializedError where there is none."""
+    return _standing if _standing is not None else the_job()
+
+
+def is_standing() -> bool:
+    """Whether ``standing()`` has an answer."""
+    return _standing is not None
 
 
 def start() -> Job | None:
     """Joins the other ranks; None where there is a job already. Collective."""
-    global _job
+    global _job, _standing
     with _changing:
         if _job is not None:
             return None
         how = settings()
-        _job = Job(world(), how)
+        _job = _standing = Job(world(), how)
         return _job
 
 
 def stop() -> None:
     """Ends the job, if there is one."""
-    global _job
+    global _job, _standing
     with _changing:
-        ended, _job = _job, None
+        ended, _job, _standing = _job, None, None
         if ended is not None:
             ended.end()
 

@@ -4,7 +4,7 @@ import operator
 from collections.abc import Iterable, Sequence
 
 from taco_torch.horovod import job
-from taco_torch.horovod.job import internal_errors, the_job
+from taco_torch.horovod.job import internal_errors, standing, the_job
 
 
 class ProcessSet:
@@ -41,7 +41,7 @@ class ProcessSet:
         Raises ValueError if this process is not of it."""
         if self.process_set_id is None:
             return None
-        own = the_job().rank
+        own = standing().rank
         ranks = _registered(self).ranks
         if own not in ranks:
             raise ValueError(f"rank {own} is not of the process set {ranks}")
@@ -49,7 +49,7 @@ class ProcessSet:
 
     def included(self) -> bool | None:
         """Whether this process is of it; None: not registered."""
-        return None if self.process_set_id is None else the_job().rank in _registered(self).ranks
+        return None if self.process_set_id is None else standing().rank in _registered(self).ranks
 
     def __str__(self) -> str:
         return f"ProcessSet(process_set_id={self.process_set_id}, ranks={self.ranks})"
@@ -59,7 +59,7 @@ class ProcessSet:
 
 def _registered(process_set: ProcessSet) -> ProcessSet:
     """The set, or NotInitializedError: without a job, no set is registered."""
-    the_job()
+    standing()
     return process_set
 
 
@@ -169,12 +169,12 @@ def remove_process_set(process_set: ProcessSet) -> bool:
 
 def process_set_ids() -> list[int]:
     """The ids of all sets of the job, the global one's first."""
-    the_job()
+    standing()
     return sorted(_sets)
 
 
 def forget_job() -> None:
     """Ends the job and with it all sets."""
-    if job.current() is not None:
+    if job.is_standing():
         end()
     job.stop()

@@ -8,7 +8,6 @@ from collections import Counter
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 from torch._C._distributed_c10d import HashStore, PrefixStore, Store, TCPStore
 
@@ -90,44 +89,36 @@ def _names(world: World, topic: str) -> list[str]:
     return [f"{topic}/{rank}" for rank in range(world.size)]
 
 
-def _everyone(store: Store, world: World, topic: str, own: object) -> list[Any]:
-    """Tells all ranks, and returns by rank, as JSON, what each of them tells."""
-    names = _names(world, topic)
-    store.set(names[world.rank], json.dumps(own))
-    store.wait(names)
-    return [json.loads(text) for text in store.multi_get(names)]
-
-
-def find_places(store: Store, world: World) -> list[Place]:
+def find_places(store: Store, world: World, alike: dict[str, int]) -> list[Place]:
     """Every rank's place, as launchers have told it, or else by which ranks share a host.
 
-    Collective. Raises HorovodInternalError if ranks do not come in the store's time.
+    Collective: each rank tells the others once, its place and what must be alike on all.
+
+    Args:
+        alike: variables by which ranks number and fuse operations: where they differ, ranks would
+            take one operation for another.
+
+    Raises:
+        ValueError: on all ranks, naming a variable and two ranks that differ in it.
+        HorovodInternalError: ranks do not come in the store's time.
     """
-    mine = [_host(), world.local_rank, world.local_size, world.cross_rank, world.cross_size]
+    place = [_host(), world.local_rank, world.local_size, world.cross_rank, world.cross_size]
+    names = [f"rank/{rank}" for rank in range(world.size)]
     try:
-        rows = _everyone(store, world, "place", mine)
+        store.set(names[world.rank], json.dumps({"place": place, "alike": alike}))
+        store.wait(names)
+        told = [json.loads(text) for text in store.multi_get(names)]
     except RuntimeError as error:
-        names = _names(world, "place")
         late = [rank for rank, name in enumerate(names) if not _is_there(store, name)]
         raise HorovodInternalError(
             f"ranks {late} of {world.size} did not come to init() in time "
             f"(HOROVOD_START_TIMEOUT): {error}"
         ) from error
-    return places_of(rows)
+    _check_alike([each["alike"] for each in told])
+    return places_of([each["place"] for each in told])
 
 
-def check_alike(store: Store, world: World, own: dict[str, int]) -> None:
-    """Variables by which ranks number and fuse operations: those that differ would take one
-    operation for another. Collective, after find_places().
-
-    Raises:
-        ValueError: on all ranks, naming the variable and two ranks that differ.
-        HorovodInternalError: a rank was lost meanwhile.
-    """
-    try:
-        rows = _everyone(store, world, "settings", own)
-    except RuntimeError as error:
-        raise HorovodInternalError(f"a rank was lost during init(): {error}") from error
+def _check_alike(rows: list[dict[str, int]]) -> None:
     for name, value in rows[0].items():
         for rank, row in enumerate(rows):
             if row[name] != value:

@@ -16,6 +16,7 @@ import torch.distributed as dist
 from horovod_ranks import enter, joined, raises, still_works
 from launching import until
 from spawn_ranks import Ranks
+from torch.utils.data import DataLoader, Dataset
 from torchrun import run_forked
 from warm_python import WarmPython
 
@@ -174,20 +175,62 @@ def test_the_program_s_own_groups_are_left_alone(hvd3: Ranks) -> None:
 
 
 def forks() -> None:
+    numbers, own = tells(), hvd.add_process_set([hvd.size() - 1])
+    places = [(each.size(), each.included()) for each in (hvd.global_process_set, own)]
     child = os.fork()
     if child == 0:
         code = 1
         try:
+            assert tells() == numbers
+            assert not hvd.mpi_threads_supported()
+            assert hvd.global_process_set.rank() == numbers[0]
+            assert [(each.size(), each.included()) for each in (hvd.global_process_set, own)] == (
+                places
+            )
+            assert hvd.process_set_ids() == [0, own.process_set_id]
             raises(hvd.HorovodInternalError, lambda: hvd.allreduce(torch.ones(1)), "hvd.init()")
+            for call in (
+                hvd.barrier,
+                hvd.join,
+                hvd.stop_timeline,
+                lambda: hvd.add_process_set([0]),
+                lambda: hvd.remove_process_set(own),
+            ):
+                raises(hvd.NotInitializedError, call, "forked")
+            hvd.shutdown()
+            assert not hvd.is_initialized()
+            raises(hvd.NotInitializedError, hvd.rank, "hvd.init()")
             code = 0
         finally:
             os._exit(code)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    hvd.remove_process_set(own)
     still_works()
 
 
-def test_a_forked_child_has_no_job(hvd3: Ranks) -> None:
+def test_a_forked_child_is_told_of_its_parents_job_and_has_none(hvd3: Ranks) -> None:
     hvd3.run(forks)
+
+
+class _Places(Dataset[tuple[int, ...]]):
+    """In each item, what hvd says where it is read."""
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, _: int) -> tuple[int, ...]:
+        return (os.getpid(), *tells())
+
+
+def loads_data() -> None:
+    rows = list(DataLoader(_Places(), None, num_workers=2, multiprocessing_context="fork"))
+    assert os.getpid() not in {row[0] for row in rows}
+    assert [tuple(row[1:]) for row in rows] == [tells()] * 8
+    still_works()
+
+
+def test_workers_of_a_data_loader_are_told_their_rank(hvd3: Ranks) -> None:
+    hvd3.run(loads_data)
 
 
 def begins_with_sets(kind: str) -> None:

@@ -11,7 +11,7 @@ from torch._C._distributed_c10d import HashStore, PrefixStore
 
 from taco_torch.horovod.environment import DEFAULT_PORT, World, world
 from taco_torch.horovod.exceptions import HorovodInternalError
-from taco_torch.horovod.rendezvous import Place, check_alike, find_places, places_of
+from taco_torch.horovod.rendezvous import Place, find_places, places_of
 
 TORCHRUN = {
     "RANK": "3",
@@ -150,7 +150,26 @@ class GoneStore:
 def test_a_store_that_has_gone_is_told_as_other_losses_are() -> None:
     store: Any = GoneStore()
     with pytest.raises(HorovodInternalError, match="Broken pipe"):
-        find_places(store, World(0, 2, 0, 2, 0, 1, "127.0.0.1", 1))
+        find_places(store, World(0, 2, 0, 2, 0, 1, "127.0.0.1", 1), {})
+
+
+class CountedStore:
+    """One that counts what it is asked."""
+
+    def __init__(self) -> None:
+        self.kept = HashStore()
+        self.calls: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        self.calls.append(name)
+        return getattr(self.kept, name)
+
+
+def test_ranks_tell_each_other_all_at_once() -> None:
+    counted = CountedStore()
+    store: Any = counted
+    find_places(store, World(0, 1, 0, 1, 0, 1, "127.0.0.1", 1), {"HOROVOD_CACHE_CAPACITY": 1})
+    assert counted.calls == ["set", "wait", "multi_get"]
 
 
 def test_settings_that_differ_between_ranks_are_named_on_all_of_them() -> None:
@@ -161,7 +180,7 @@ def test_settings_that_differ_between_ranks_are_named_on_all_of_them() -> None:
         room = PrefixStore(str(alike), store)
         with ThreadPoolExecutor(2) as threads:
             ends = [
-                threads.submit(check_alike, room, *each) for each in zip(ranks, given, strict=True)
+                threads.submit(find_places, room, *each) for each in zip(ranks, given, strict=True)
             ]
         for end in ends:
             if alike:
