@@ -40,7 +40,7 @@ void check_size(const Negotiation& own, std::int64_t bytes) {
   if (own.check_sizes({1, bytes}).ok() && (bytes < 1 || bytes > kEnough)) abort();
 }
 
-// What a rank gets of a tensor can be counted, and is no more than memory holds.
+// The rows that a rank gets of a tensor can be counted, and are no more than memory holds.
 void check_rows(const Response& response) {
   const Request& first = response.requests.front();
   if (!response.error.ok()) return;

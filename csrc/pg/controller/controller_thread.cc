@@ -156,7 +156,7 @@ Time ControllerCore::look_for_patience(Time now) {
   return now;
 }
 
-// What moves data: the first of it by name, or nothing.
+// The first request that moves data, by name; nothing where none does.
 std::string ControllerCore::moving() const {
   for (const auto& [id, set] : sets_) {
     if (set->is_moving_data()) return set->moving();

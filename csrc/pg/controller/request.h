@@ -26,7 +26,7 @@ enum class Kind : std::uint8_t {
 };
 inline constexpr int kKinds = 10;
 
-// What a kind is called, by Horovod's names.
+// A kind's names, which are Horovod's.
 struct KindNames {
   const char* call;         // "allreduce": by callers, and in messages
   const char* running;      // "ALLREDUCE": in a timeline, as the next two

@@ -32,7 +32,8 @@ class ResponseRunner {
     virtual Listener* listener() = 0;  // null: none
   };
 
-  // Of process set `set`. `keeps`: bytes of the fusion buffer that are kept for the next time.
+  // `set`: the number of the process set. `keeps`: bytes of the fusion buffer that are kept for the
+  // next time.
   ResponseRunner(Owner& owner, int set, std::shared_ptr<Inbox> inbox,
                  std::shared_ptr<Communicator> data, std::size_t keeps);
 

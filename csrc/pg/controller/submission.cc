@@ -4,6 +4,8 @@
 #include <new>
 #include <utility>
 
+#include "base/per_process.h"
+
 namespace taco::pg::controller {
 namespace {
 
@@ -34,6 +36,11 @@ Status check_piece(const Piece& piece, std::uint64_t bytes) {
   return cannot("it has no memory any more: leave a tensor as it is until its operation is done");
 }
 
+struct OutcomeOfCopy {
+  const Outcome value{.status = left_in_parent()};
+};
+constinit PerProcess<OutcomeOfCopy> outcome_of_copies;
+
 }  // namespace
 
 PendingRequest::PendingRequest(int set, Request request, std::shared_ptr<Tensors> tensors,
@@ -51,8 +58,7 @@ PendingRequest::~PendingRequest() {
 }
 
 const Outcome& PendingRequest::outcome() const {
-  static const Outcome* const left = new Outcome{.status = left_in_parent()};
-  return is_copy() && !has_ended() ? *left : outcome_;
+  return is_copy() && !has_ended() ? outcome_of_copies().value : outcome_;
 }
 
 bool PendingRequest::wait_until(Time until) {

@@ -52,7 +52,7 @@ class PendingRequest final : public Submission {
   Outcome outcome_;  // published by done_
   std::atomic<bool> done_{false};
   std::mutex mutex_;
-  // What a copy in a forked child does not end: threads that are not there use them.
+  // A copy in a forked child does not end these: threads that are not there use them.
   union {
     std::shared_ptr<Tensors> tensors_;  // the controller's, until the end
   };

@@ -35,7 +35,7 @@ class WordsWriter {
   bool has_request_ = false;
 };
 
-// What a WordsWriter makes at most, of one request as large as any or of several, and of the slots
+// The most that a WordsWriter makes, of one request as large as any or of several, and of the slots
 // of a cache.
 std::size_t most_words_bytes(int world, std::size_t cache_slots);
 

@@ -1,6 +1,5 @@
-// What a program may do to its tensors, and how they may fail, while a request is pending: the
-// request ends with an error that names it, the others hear of it, and no memory is touched that is
-// not theirs.
+// Tensors that throw, or that a program changes, while a request is pending: the request ends with
+// an error that names it, the others hear of it, and no memory is touched that is not theirs.
 #include <gtest/gtest.h>
 
 #include <new>
@@ -121,7 +120,7 @@ TEST_F(ControllerTensors, ThatAreMoreOrFewerThanTheyWereAreNamed) {
   expect_failure(request, unruly, Code::kAborted, {"allreduce 'x'", "0 for 1 shapes"});
 }
 
-// Of several that run in one buffer, the one that fails is named to the others too.
+// Several requests may run in one buffer: the one that fails is named to the others too.
 TEST_F(ControllerTensors, OfSeveralRequestsInOneBufferNameTheirOwn) {
   ControllerRanks ranks({.world = 2});
   const auto unruly = made();

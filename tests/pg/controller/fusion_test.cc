@@ -81,7 +81,7 @@ TEST(Fusion, SaysWhoGivesZeros) {
 constexpr std::size_t kPage = 2 << 20;
 
 TEST(FusionBuffer, HasNoMoreThanItKeepsWhereThatIsEnough) {
-  constexpr std::size_t kKept = (64 << 20) + 1;
+  constexpr std::size_t kKept = (65 << 20) + 1;
   FusionBuffer buffer(kKept);
   for (const std::size_t bytes : {std::size_t{1}, kKept / 2, kKept - 1, kKept}) {
     Result<std::byte*> memory = buffer.take(bytes);
