@@ -1,7 +1,7 @@
 // make_corpus DIRECTORY: what the fuzz targets begin with, a few dozen inputs each, the same every
-// time: DIRECTORY/<target>/<number>. Packets that two simulated processes exchange, addresses, and
-// games for the targets that read their input as a list of moves. Inputs that have once found
-// something are kept as they are, in corpus/<target>/ beside this file.
+// time: DIRECTORY/<target>/<number>. Packets that two simulated processes exchange, addresses,
+// words of a negotiation, and games for the targets that read their input as a list of moves.
+// Inputs that have once found something are kept as they are, in corpus/<target>/ beside this file.
 #include <array>
 #include <cstdint>
 #include <cstdio>
@@ -18,6 +18,7 @@
 #include "harp/drivers/frames/icmp_refusal.h"
 #include "harp/drivers/frames/neighbour_message.h"
 #include "harp/drivers/frames/udp_frame.h"
+#include "pg/controller/words.h"
 #include "session_game.h"
 
 namespace taco::harp {
@@ -163,6 +164,25 @@ void add_games(Corpus corpus, int moves) {
   }
 }
 
+// A request of each kind, behind a byte and the size of its words. Some have so many rows that
+// those of two ranks are more than memory holds.
+void add_words(Corpus corpus) {
+  namespace controller = pg::controller;
+  for (const std::int64_t rows : {std::int64_t{4}, std::int64_t{1} << 62}) {
+    for (int kind = 0; kind < controller::kKinds; ++kind) {
+      controller::Request request{.kind = static_cast<controller::Kind>(kind), .name = "x"};
+      request.dtype = kernels::Dtype::kU8;
+      request.shapes = {{rows}};
+      if (request.kind == controller::Kind::kAllToAll) request.splits = {rows, 0};
+      if (request.kind == controller::Kind::kAddSet) request.ranks = {0, 1};
+      controller::WordsWriter writer(1, 0);
+      writer.add(request);
+      const std::string input = std::string(1 + sizeof(std::int64_t), '\1') + writer.take();
+      corpus.add(std::as_bytes(std::span(input)));
+    }
+  }
+}
+
 }  // namespace
 }  // namespace taco::harp
 
@@ -173,6 +193,7 @@ int main(int count, char** arguments) {
   taco::harp::add_packets({root, "wire_fuzz"});
   taco::harp::add_addresses({root, "address_fuzz"});
   taco::harp::add_frames({root, "frame_fuzz"});
+  taco::harp::add_words({root, "negotiation_fuzz"});
   taco::harp::add_games({root, "session_fuzz"}, 11);
   taco::harp::add_games({root, "handshake_fuzz"}, 10);
   return 0;
