@@ -223,6 +223,7 @@ Status check_rows(const Request& request, const std::vector<std::vector<std::int
   } else if (request.kind == Kind::kAllToAll) {
     for (std::size_t rank = 0; rank < rows.size(); ++rank) {
       std::vector<std::int64_t> received;
+      received.reserve(rows.size());
       for (const std::vector<std::int64_t>& sent : rows) received.push_back(sent[rank]);
       TACO_RETURN_IF_ERROR(check_received(request, 0, received, "rank " + std::to_string(rank)));
     }

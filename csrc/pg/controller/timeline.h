@@ -11,7 +11,6 @@
 // stop() on any thread.
 #pragma once
 
-#include <compare>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -19,6 +18,7 @@
 #include <string>
 #include <thread>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "base/condition.h"
@@ -78,11 +78,7 @@ class Timeline final : public Listener {
 
   // The controller's thread's. A set's tensors by their names; those of its joins, which may have
   // the name of another request, are apart.
-  struct Room {
-    int set = 0;
-    bool of_joins = false;
-    auto operator<=>(const Room&) const = default;
-  };
+  using Room = std::pair<int, bool>;  // the set, and whether it is of its joins
   std::map<Room, std::unordered_map<std::string, Tensor>> tensors_;
   std::size_t tensors_known_ = 0;
   std::uint32_t processes_ = 0;
