@@ -59,15 +59,18 @@ Status Transfer::wait(Time deadline) {
                     "ms for it to complete; it goes on");
 }
 
-void Transfer::on_complete(std::function<void()> callback) {
-  {
+// The engine of a forked child's parent may have held the lock.
+Status Transfer::on_complete(std::function<void()> callback) {
+  if (!event_.is_set()) {
+    if (generation_ != fork_generation()) return stack_->usable();
     std::lock_guard lock(mutex_);
     if (!event_.is_set()) {
       callbacks_.push_back(std::move(callback));
-      return;
+      return {};
     }
   }
   completion::post(std::move(callback));
+  return {};
 }
 
 Endpoint::Endpoint(std::shared_ptr<harp::Stack> stack, std::uint64_t id)
@@ -113,12 +116,15 @@ Status Endpoint::on_engine(std::function<void(harp::Transport&)> function) const
   return Status(Code::kInternal, "the transport's engine does not run");
 }
 
+// With the lock, which a forked child may find held for good: so its callers look at the Stack
+// before they take it.
 Status Endpoint::usable() const {
   TACO_RETURN_IF_ERROR(stack_->usable());
   return stage_ == Stage::kOpen ? Status() : closed_endpoint();
 }
 
 Status Endpoint::connect(std::string_view process, std::uint64_t endpoint) {
+  TACO_RETURN_IF_ERROR(stack_->usable());
   std::lock_guard lock(mutex_);
   TACO_RETURN_IF_ERROR(usable());
   if (is_connected_) {
@@ -137,6 +143,7 @@ Status Endpoint::connect(std::string_view process, std::uint64_t endpoint) {
 }
 
 bool Endpoint::connected() const {
+  if (!stack_->usable().ok()) return false;
   {
     std::lock_guard lock(mutex_);
     if (!is_connected_ || !usable().ok()) return false;
@@ -146,11 +153,13 @@ bool Endpoint::connected() const {
 }
 
 std::string Endpoint::describe_peer() const {
+  if (const Status status = stack_->usable(); !status.ok()) return "no peer: " + status.message();
   std::lock_guard lock(mutex_);
   return is_connected_ ? stack_->describe(peer_) : "no peer";
 }
 
 Result<Handle> Endpoint::add(std::byte* memory, std::uint64_t bytes) {
+  TACO_RETURN_IF_ERROR(stack_->usable());
   std::lock_guard lock(mutex_);
   TACO_RETURN_IF_ERROR(usable());
   const auto token = random_value<Token>();
@@ -179,6 +188,7 @@ Status Endpoint::revoke(std::uint64_t region, Time deadline) {
 
 Result<TransferPtr> Endpoint::start(Action action, std::byte* memory, std::uint64_t bytes,
                                     const Handle& remote) {
+  TACO_RETURN_IF_ERROR(stack_->usable());
   std::lock_guard lock(mutex_);
   TACO_RETURN_IF_ERROR(usable());
   if (!is_connected_) return invalid("this endpoint has no peer: connect() it first");

@@ -1,7 +1,9 @@
 // An endpoint as a program has it: memory that it registers for one peer, a process of any job, and
 // reads and writes of memory that this peer has registered for it.
 //
-// Any thread, without the GIL; what waits says so. Nothing of the engine's may call in here.
+// Any thread, without the GIL; what waits says so. Nothing of the engine's may call in here. In a
+// forked child every call says at once that the transport stayed with its parent (kAborted), except
+// those that give something back, which have nothing to do there.
 #pragma once
 
 #include <cstdint>
@@ -12,6 +14,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/fork.h"
 #include "harp/engine/stack.h"
 #include "remote/directory.h"
 #include "remote/endpoint_core.h"
@@ -28,8 +31,9 @@ class Transfer final : public harp::Task, public std::enable_shared_from_this<Tr
   // Drives the engine until it is done, and returns its status. kTimeout at the deadline: then it
   // goes on.
   Status wait(Time deadline);
-  // On a completion thread, once; soon, if it is done already.
-  void on_complete(std::function<void()> callback);
+  // On a completion thread, once; soon, if it is done already. kAborted, and never: it stayed with
+  // the parent of this process.
+  Status on_complete(std::function<void()> callback);
 
   void run_st(harp::Transport& transport) override;
 
@@ -43,6 +47,7 @@ class Transfer final : public harp::Task, public std::enable_shared_from_this<Tr
   std::shared_ptr<Transfer> self_;  // while the engine has it
   harp::Event event_;
   Status status_;
+  const std::uint32_t generation_ = fork_generation();
   std::mutex mutex_;
   std::vector<std::function<void()>> callbacks_;  // guarded by mutex_, until it is done
 };

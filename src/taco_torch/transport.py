@@ -224,7 +224,11 @@ class _HarpWork(Work):
         if self._transfer.done():
             self._complete_future()
         elif is_first:
-            self._transfer.on_done(self._complete_future)
+            try:
+                self._transfer.on_done(self._complete_future)
+            except BaseException:  # in a forked child, where nobody would complete it
+                self._future = None
+                raise
         return self._future
 
     def result(self) -> list[torch.Tensor]:

@@ -22,10 +22,14 @@ using harp::PeerId;
 constexpr PeerId kPeer = 1;
 constexpr std::uint64_t kOwn = 100, kTheirs = 200;
 
-// Runs in those who wait, unless it hangs: then they find at once that their time is over.
+// Runs in those who wait, unless it hangs: then they find at once that their time is over. In a
+// forked child it does nothing.
 struct HangingEngine final : harp::Engine {
-  void submit(harp::Task& task, bool) override { tasks.push_back(&task); }
+  void submit(harp::Task& task, bool) override {
+    if (getpid() == process) tasks.push_back(&task);
+  }
   bool wait(const harp::Event& event, Time) override {
+    if (getpid() != process) return event.is_set();
     while (is_stopped) {
       is_waited_for = true;
       sched_yield();
@@ -47,6 +51,7 @@ struct HangingEngine final : harp::Engine {
     is_turning = false;
   }
 
+  const pid_t process = getpid();
   StillTransport still;
   std::vector<harp::Task*> tasks;
   int hanging_waits = 0;
@@ -177,6 +182,48 @@ TEST(RemoteEngine, AChildThatIsForkedWhileAnEndpointClosesDropsItToo) {
   for (harp::RecvRequest* each : std::exchange(engine.still.recvs, {}))
     each->on_done(*each, Status(Code::kAborted, "over"));
   EXPECT_TRUE(open->done());
+  EXPECT_TRUE(endpoint->close(monotonic_now()).ok());
+}
+
+// What a child finds of the parent's, of whose threads one holds the endpoint's lock. 0: every call
+// has said at once that this is the parent's; else the number of the first that has not.
+int calls_in_child(std::shared_ptr<Endpoint> endpoint, Transfer& open) {
+  std::byte memory[8] = {};
+  const auto is_aborted = [](const Status& status) { return status.code() == Code::kAborted; };
+  if (!is_aborted(endpoint->connect("there", kTheirs))) return 1;
+  if (!is_aborted(endpoint->add(memory, 8).status())) return 2;
+  if (!is_aborted(endpoint->start(Action::kRead, memory, 8, their_memory(8)).status())) return 3;
+  if (endpoint->connected()) return 4;
+  if (endpoint->describe_peer().find("parent") == std::string::npos) return 5;
+  if (!is_aborted(open.wait(kNever))) return 6;
+  if (!is_aborted(open.on_complete([] { _exit(7); }))) return 8;
+  if (!endpoint->revoke(1, kNever).ok() || !endpoint->close(kNever).ok()) return 9;
+  endpoint.reset();
+  return 0;
+}
+
+TEST(RemoteEngine, AChildThatIsForkedWhileALockIsHeldHearsAtOnceThatAllIsItsParents) {
+  const auto stack = std::make_shared<HangingStack>();
+  HangingEngine& engine = stack->hanging;
+  auto endpoint = connected_endpoint(stack, kOwn);
+  std::byte memory[8] = {}, added[8] = {};
+  TransferPtr open = endpoint->start(Action::kRead, memory, 8, their_memory(8)).value();
+  engine.turn();
+  engine.is_stopped = true;
+  std::thread adds([&] { EXPECT_TRUE(endpoint->add(added, sizeof added).ok()); });
+  while (!engine.is_waited_for) sched_yield();
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(10);
+    _exit(calls_in_child(std::move(endpoint), *open));
+  }
+  int end = 0;
+  ASSERT_EQ(waitpid(child, &end, 0), child);
+  EXPECT_EQ(end, 0) << (WIFSIGNALED(end) ? "a call hung" : "call ") << WEXITSTATUS(end);
+  engine.is_stopped = false;
+  adds.join();
+  for (harp::RecvRequest* each : std::exchange(engine.still.recvs, {}))
+    each->on_done(*each, Status(Code::kAborted, "over"));
   EXPECT_TRUE(endpoint->close(monotonic_now()).ok());
 }
 

@@ -35,7 +35,7 @@ TensorEndpoint::~TensorEndpoint() {
 }
 
 void TensorEndpoint::drop() {
-  if (endpoint_ == nullptr) return;
+  if (endpoint_ == nullptr || is_copy()) return;
   const bool is_over = endpoint_->drop().ok();
   std::lock_guard lock(mutex_);
   for (const ExposedTensorPtr& each : std::exchange(exposed_, {})) {
@@ -82,6 +82,7 @@ void TensorEndpoint::let_go(ExposedTensor& exposed) {
 }
 
 Status TensorEndpoint::remove(const ExposedTensorPtr& exposed, Time deadline) {
+  if (is_copy()) return {};  // nothing is written there any more
   {
     std::lock_guard lock(exposed->mutex);
     for (const std::weak_ptr<Transfer>& weak : exposed->transfers) {
@@ -101,6 +102,7 @@ Status TensorEndpoint::remove(const ExposedTensorPtr& exposed, Time deadline) {
 Result<TransferPtr> TensorEndpoint::start(Action action, const ExposedTensorPtr& local,
                                           std::uint64_t offset, std::uint64_t bytes,
                                           const Handle& remote) {
+  TACO_RETURN_IF_ERROR(use_->stack()->usable());
   std::lock_guard lock(local->mutex);
   if (!local->is_registered || offset > local->bytes || bytes > local->bytes - offset)
     return invalid("the local view is of memory that is not registered any more");
@@ -115,6 +117,7 @@ Result<TransferPtr> TensorEndpoint::start(Action action, const ExposedTensorPtr&
 }
 
 Status TensorEndpoint::close(Time deadline) {
+  if (is_copy()) return {};
   TACO_RETURN_IF_ERROR(endpoint_->close(deadline));
   std::lock_guard lock(mutex_);
   for (const ExposedTensorPtr& each : std::exchange(exposed_, {})) let_go(*each);

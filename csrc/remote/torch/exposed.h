@@ -1,14 +1,18 @@
 // Tensors that an endpoint has registered, and transfers with them, as Python holds them: an
-// Endpoint (remote/endpoint.h) with torch's memory. Any thread, without the GIL.
+// Endpoint (remote/endpoint.h) with torch's memory. Any thread, without the GIL. A copy in a forked
+// child takes no lock, which it may find held for good, and gives back nothing of its parent's.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
+#include <atomic>
+#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <vector>
 
+#include "base/fork.h"
 #include "edge/stack_use.h"
 #include "remote/endpoint.h"
 #include "remote/torch/endpoint_address.h"
@@ -21,8 +25,8 @@ struct ExposedTensor {
   std::byte* memory = nullptr;
   std::uint64_t bytes = 0;
   Handle handle;
-  std::mutex mutex;  // guards what follows
-  bool is_registered = true;
+  std::atomic<bool> is_registered{true};           // changed under the mutex
+  std::mutex mutex;                                // guards what follows
   std::vector<std::weak_ptr<Transfer>> transfers;  // with it as this end's memory
 };
 using ExposedTensorPtr = std::shared_ptr<ExposedTensor>;
@@ -51,7 +55,9 @@ class TensorEndpoint {
 
  private:
   void let_go(ExposedTensor& exposed);
+  bool is_copy() const { return generation_ != fork_generation(); }
 
+  const std::uint32_t generation_ = fork_generation();
   std::shared_ptr<edge::StackUse> use_;
   EndpointAddress own_;
   std::shared_ptr<Endpoint> endpoint_;

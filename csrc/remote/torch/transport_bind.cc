@@ -54,16 +54,20 @@ void call_when_done(Transfer& transfer, py::function callback) {
         const py::gil_scoped_acquire gil;
         delete last;
       });
-  const WithoutGil others_run;
-  transfer.on_complete([kept] {
-    if (!Py_IsInitialized()) return;
-    const py::gil_scoped_acquire gil;
-    try {
-      (*kept)();
-    } catch (py::error_already_set& error) {
-      error.discard_as_unraisable("a callback of a transfer");
-    }
-  });
+  Status kept_back;
+  {
+    const WithoutGil others_run;
+    kept_back = transfer.on_complete([kept] {
+      if (!Py_IsInitialized()) return;
+      const py::gil_scoped_acquire gil;
+      try {
+        (*kept)();
+      } catch (py::error_already_set& error) {
+        error.discard_as_unraisable("a callback of a transfer");
+      }
+    });
+  }
+  raise_if_error(kept_back);
 }
 
 py::bytes bytes_of(const std::string& text) { return py::bytes(text); }
@@ -90,10 +94,8 @@ void bind_values(py::module_& module) {
   py::class_<ExposedTensor, ExposedTensorPtr>(module, "Memory")
       .def_readonly("bytes", &ExposedTensor::bytes)
       .def_readonly("handle", &ExposedTensor::handle)
-      .def_property_readonly("registered", [](ExposedTensor& exposed) {
-        std::lock_guard lock(exposed.mutex);
-        return exposed.is_registered;
-      });
+      .def_property_readonly(
+          "registered", [](const ExposedTensor& exposed) { return exposed.is_registered.load(); });
   py::class_<Transfer, TransferPtr>(module, "Transfer")
       .def("done", &Transfer::done)
       .def("wait", &wait_for, py::arg("seconds"))
