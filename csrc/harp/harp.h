@@ -9,7 +9,8 @@
 // The messages of one channel between two processes are numbered on either side: the n-th send
 // is matched with the n-th receive, whichever is posted first, and channels do not wait for each
 // other. After a transfer that failed or was cancelled the two sides of its channel may count
-// differently: go on with another channel.
+// differently: go on with another channel. A channel that has been used takes a little memory until
+// it is ended (end_channel, disconnect).
 //
 // Where only one side can be told of the other, that one dials the other's ticket (Listener); then
 // both are connected, and given a channel. Programs choose channels below kFirstGivenChannel.
@@ -220,11 +221,17 @@ class HARP_API Endpoint {
   Result<Listener> listen();
   // kInvalidArgument: no ticket. kVersionMismatch: of another version. kResource: no thread.
   Result<Dialer> dial(std::string_view ticket);
-  // Balances connect() and meet().
+  // Balances connect() and meet(). With an Endpoint's last connection to a peer, channels that it
+  // was given with that peer end as well.
   void disconnect(Peer peer);
   // Balances Listener::accept() and Dialer::wait(), once no transfer is under way on the channel.
   // What the other side has sent on it and nobody received is dropped, and so is what still comes.
   void disconnect(const Connection& connection);
+  // Ends a channel of the program's own choice with that peer in the same way, for all Endpoints of
+  // this process and engine; the other side ends it for itself. Neither uses it again: transfers on
+  // it are refused here. Idempotent. kInvalidArgument: a transfer of this Endpoint's is under way on
+  // it, it was given by a connection, or there is no such peer.
+  Status end_channel(Peer peer, std::uint32_t channel);
   // "10.0.0.2:41234 (pid 77 on nodeb)"
   std::string describe(Peer peer) const;
 

@@ -2,24 +2,19 @@
 #include <openssl/crypto.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cstring>
 #include <map>
 #include <mutex>
-#include <set>
-#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "base/far_future.h"
 #include "base/file.h"
-#include "base/mixed_bits.h"
-#include "base/per_process.h"
+#include "harp/api/channels.h"
 #include "harp/api/endpoint_state.h"
 #include "harp/drivers/networks.h"
 #include "harp/engine/engine_call.h"
 #include "harp/engine/held_stacks.h"
-#include "harp/service.h"
 
 namespace harp {
 namespace {
@@ -27,53 +22,6 @@ namespace {
 using taco::Time;
 using taco::harp::MessageKey;
 using taco::harp::StackOptions;
-
-// The group of a channel's messages. One that was given is of two processes alone, so that what
-// belongs to it can be forgotten when it ends; programs' own channels are the same with everybody.
-std::uint64_t group_of(std::uint64_t own, std::uint64_t peer, std::uint32_t channel) {
-  if (channel < kFirstGivenChannel) {
-    return taco::harp::group_id(taco::harp::Service::kMessages, channel);
-  }
-  constexpr std::uint64_t kGiven = std::uint64_t{1} << 59;  // beyond all programs' own
-  const std::uint64_t both = taco::mixed_bits(std::min(own, peer)) ^ std::max(own, peer);
-  return taco::harp::group_id(taco::harp::Service::kMessages,
-                              kGiven | taco::mixed_bits(taco::mixed_bits(both) + channel));
-}
-
-// Counts the messages of each channel between two processes, in each direction. Endpoints of one
-// process may share a Stack, and a key is used once in a Stack's life: so they share this, too, and
-// it is kept for as long as there is the channel.
-class ChannelNumbers {
- public:
-  MessageKey next(std::uint64_t own, std::uint64_t peer, std::uint32_t channel, bool sends) {
-    std::lock_guard lock(mutex_);
-    const std::uint64_t number = next_[{own, peer, channel, sends}]++;
-    return {group_of(own, peer, channel), number};
-  }
-  // One side of a given channel is done with it. True: the process has no other side of it, as it
-  // has of one to itself.
-  bool end(std::uint64_t own, std::uint64_t peer, std::uint32_t channel) {
-    std::lock_guard lock(mutex_);
-    const std::pair<std::uint64_t, std::uint32_t> itself{own, channel};
-    if (own == peer && half_ended_.erase(itself) == 0) {
-      half_ended_.insert(itself);
-      return false;
-    }
-    next_.erase({own, peer, channel, false});
-    next_.erase({own, peer, channel, true});
-    return true;
-  }
-  // How many channels were given before.
-  std::uint32_t given() { return given_.fetch_add(1, std::memory_order_relaxed); }
-
- private:
-  std::mutex mutex_;
-  std::map<std::tuple<std::uint64_t, std::uint64_t, std::uint32_t, bool>, std::uint64_t> next_;
-  std::set<std::pair<std::uint64_t, std::uint32_t>> half_ended_;  // channels to this process itself
-  std::atomic<std::uint32_t> given_{0};
-};
-
-constinit taco::PerProcess<ChannelNumbers> channel_numbers;
 
 // libcrypto would take itself apart at exit(), under engines that run until the process has ended.
 // Where the program itself has begun to use it before, it does.
@@ -127,7 +75,7 @@ void Endpoint::State::close() {
     std::unique_lock lock(mutex);
     const std::vector<Connection> ended = std::exchange(given, {});
     lock.unlock();  // the engine is waited for
-    for (const Connection& each : ended) end_channel(each);
+    for (const Connection& each : ended) end_given(each);
     lock.lock();
     for (const Peer peer : std::exchange(peers, {})) stack->release_peer(peer.id);
   }
@@ -139,15 +87,23 @@ Status Endpoint::State::usable() const {
   return stack->usable();
 }
 
-MessageKey Endpoint::State::next_key(Peer peer, std::uint32_t channel, bool sends) const {
-  return channel_numbers().next(stack->incarnation(), stack->incarnation_of(peer.id), channel,
-                                sends);
+ChannelOfTwo Endpoint::State::channel_with(Peer peer, std::uint32_t channel) const {
+  return {stack->incarnation(), stack->incarnation_of(peer.id), channel};
+}
+
+Result<MessageKey> Endpoint::State::next_key(Peer peer, std::uint32_t channel, bool sends) const {
+  if (const auto key = channels().next(channel_with(peer, channel), sends)) return *key;
+  return taco::invalid(channel_name(peer, channel) + " has ended here: go on with another one");
+}
+
+std::string Endpoint::State::channel_name(Peer peer, std::uint32_t channel) const {
+  return "channel " + std::to_string(channel) + " with " + stack->describe(peer.id);
 }
 
 // Both sides may have listeners: the lowest bit says whose gave it.
 std::uint32_t Endpoint::State::give_channel(Peer peer) const {
   const std::uint32_t whose = stack->incarnation() > stack->incarnation_of(peer.id) ? 1 : 0;
-  return kFirstGivenChannel | channel_numbers().given() << 1 | whose;
+  return kFirstGivenChannel | channels().given() << 1 | whose;
 }
 
 Result<Peer> Endpoint::State::connect(std::string_view address) {
@@ -165,13 +121,27 @@ Result<Peer> Endpoint::State::connect(std::string_view address) {
 
 void Endpoint::State::disconnect(Peer peer) {
   if (!stack->usable().ok()) return;  // nor is the mutex, in a forked child
+  std::vector<Connection> ended;
   {
     std::lock_guard lock(mutex);
     const auto known = std::ranges::find(peers, peer.id, &Peer::id);
     if (known == peers.end()) return;
     peers.erase(known);
+    if (std::ranges::count(peers, peer.id, &Peer::id) == 0) ended = take_given_by(peer);
   }
+  for (const Connection& each : ended) end_given(each);
   stack->release_peer(peer.id);
+}
+
+// With the mutex.
+std::vector<Connection> Endpoint::State::take_given_by(Peer peer) {
+  std::vector<Connection> taken;
+  std::erase_if(given, [&](const Connection& each) {
+    if (each.peer.id != peer.id) return false;
+    taken.push_back(each);
+    return true;
+  });
+  return taken;
 }
 
 void Endpoint::State::keep(const Connection& connection) {
@@ -189,7 +159,7 @@ void Endpoint::State::disconnect(const Connection& connection) {
     if (known == given.end()) return;
     given.erase(known);
   }
-  end_channel(connection);
+  end_given(connection);
   disconnect(connection.peer);
 }
 
@@ -220,12 +190,31 @@ bool Endpoint::State::is_idle(Time until) {
   return taco::harp::call_on_engine(stack->engine(), look, until) && idle;
 }
 
+void Endpoint::State::end_given(const Connection& connection) const {
+  const ChannelOfTwo which = channel_with(connection.peer, connection.channel);
+  if (channels().end_given(which)) forget_messages(which);
+}
+
+Status Endpoint::State::end_channel(Peer peer, std::uint32_t channel) const {
+  TACO_RETURN_IF_ERROR(usable());
+  if (channel >= kFirstGivenChannel) {
+    return taco::invalid(channel_name(peer, channel) +
+                         " was given by a connection: disconnect() ends it");
+  }
+  const ChannelOfTwo which = channel_with(peer, channel);
+  if (which.peer == 0) return taco::invalid(stack->describe(peer.id) + ": there is no such one");
+  if (transfers->has_any_of(peer.id, group_of(which))) {
+    return taco::invalid(channel_name(peer, channel) +
+                         " cannot end: transfers are under way on it, wait for them first");
+  }
+  if (channels().end_own(which)) forget_messages(which);
+  return {};
+}
+
 // Messages that nobody received would stay for as long as the Stack, and count against what the
 // peer may have here.
-void Endpoint::State::end_channel(const Connection& connection) const {
-  const std::uint64_t own = stack->incarnation(), peer = stack->incarnation_of(connection.peer.id);
-  if (!channel_numbers().end(own, peer, connection.channel)) return;
-  const std::uint64_t group = group_of(own, peer, connection.channel);
+void Endpoint::State::forget_messages(const ChannelOfTwo& which) const {
+  const std::uint64_t group = group_of(which);
   taco::harp::call_on_engine(stack->engine(), [group](taco::harp::Transport& transport) {
     transport.forget_group_st(group);
   });
@@ -269,6 +258,9 @@ Result<Peer> Endpoint::meet(const std::string& own, const std::string& theirs, D
 
 void Endpoint::disconnect(Peer peer) { state_->disconnect(peer); }
 void Endpoint::disconnect(const Connection& connection) { state_->disconnect(connection); }
+Status Endpoint::end_channel(Peer peer, std::uint32_t channel) {
+  return state_->end_channel(peer, channel);
+}
 std::string Endpoint::describe(Peer peer) const { return state_->stack->describe(peer.id); }
 
 std::unique_ptr<Transfer::State> Endpoint::State::refuse(std::size_t bytes) const {
@@ -282,10 +274,12 @@ std::unique_ptr<Transfer::State> Endpoint::State::refuse(std::size_t bytes) cons
 
 Transfer Endpoint::send(Peer to, std::uint32_t channel, const void* data, std::size_t bytes) {
   if (auto refused = state_->refuse(bytes)) return Transfer(std::move(refused));
+  const auto key = state_->next_key(to, channel, true);
+  if (!key.ok()) return Transfer(std::make_unique<Transfer::State>(key.status()));
   auto made = std::make_unique<Transfer::State>();
   made->peer = to.id;
   made->sends = true;
-  made->send.key = state_->next_key(to, channel, true);
+  made->send.key = key.value();
   made->send.data = data;
   made->send.bytes = bytes;
   made->memory = registered_memory().covering(data, bytes);
@@ -301,9 +295,11 @@ Transfer Endpoint::receive(Peer from, std::uint32_t channel, void* data, std::si
     return Transfer(std::make_unique<Transfer::State>(taco::invalid(
         "memory that is read while a message comes must begin at a multiple of 8 bytes")));
   }
+  const auto key = state_->next_key(from, channel, false);
+  if (!key.ok()) return Transfer(std::make_unique<Transfer::State>(key.status()));
   auto made = std::make_unique<Transfer::State>();
   made->peer = from.id;
-  made->receive.key = state_->next_key(from, channel, false);
+  made->receive.key = key.value();
   made->receive.sink =
       meanwhile ? taco::harp::Sink::place_by_line(data) : taco::harp::Sink::place(data);
   made->receive.max_bytes = bytes;

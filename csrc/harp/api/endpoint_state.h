@@ -8,9 +8,11 @@
 #include <memory>
 #include <mutex>
 #include <set>
+#include <string>
 #include <string_view>
 #include <vector>
 
+#include "harp/api/channels.h"
 #include "harp/api/ends_unless_copied.h"
 #include "harp/api/transfer_state.h"
 #include "harp/engine/stack.h"
@@ -34,6 +36,7 @@ struct Endpoint::State : EndsUnlessCopied<Endpoint::State> {
   // channel ends with it.
   void keep(const Connection& connection);
   void disconnect(const Connection& connection);
+  Status end_channel(Peer peer, std::uint32_t channel) const;
   bool flush(Duration timeout);
   // For a connection with `peer` at a listener of this process: no other listener of either side's
   // gives it.
@@ -41,7 +44,8 @@ struct Endpoint::State : EndsUnlessCopied<Endpoint::State> {
 
   // Null: it may go on; else a transfer that has failed.
   std::unique_ptr<Transfer::State> refuse(std::size_t bytes) const;
-  taco::harp::MessageKey next_key(Peer peer, std::uint32_t channel, bool sends) const;
+  // kInvalidArgument: the channel has ended.
+  Result<taco::harp::MessageKey> next_key(Peer peer, std::uint32_t channel, bool sends) const;
 
   const std::shared_ptr<taco::harp::Stack> stack;
   const std::shared_ptr<OpenTransfers> transfers = std::make_shared<OpenTransfers>();
@@ -52,7 +56,11 @@ struct Endpoint::State : EndsUnlessCopied<Endpoint::State> {
   std::atomic<bool> is_open{true};
 
  private:
-  void end_channel(const Connection& connection) const;
+  std::string channel_name(Peer peer, std::uint32_t channel) const;
+  ChannelOfTwo channel_with(Peer peer, std::uint32_t channel) const;
+  std::vector<Connection> take_given_by(Peer peer);
+  void end_given(const Connection& connection) const;
+  void forget_messages(const ChannelOfTwo& which) const;
   bool is_idle(taco::Time until);
 };
 

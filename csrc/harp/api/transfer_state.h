@@ -2,6 +2,7 @@
 // with it.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -20,6 +21,8 @@ class OpenTransfer : public taco::harp::Task {
  public:
   // On the engine. Nothing where it is done.
   virtual void cancel_st(taco::harp::Transport& transport, const Status& why) = 0;
+  // Whether it is with that peer, in that group of messages.
+  virtual bool is_of(taco::harp::PeerId with, std::uint64_t group) const = 0;
 
   taco::Links<OpenTransfer> links;  // OpenTransfers' own
 };
@@ -34,6 +37,11 @@ class OpenTransfers {
   void remove(OpenTransfer& transfer) {
     std::lock_guard lock(mutex_);
     all_.erase(transfer);
+  }
+  bool has_any_of(taco::harp::PeerId peer, std::uint64_t group) {
+    std::lock_guard lock(mutex_);
+    return std::any_of(all_.begin(), all_.end(),
+                       [&](const OpenTransfer& each) { return each.is_of(peer, group); });
   }
   std::vector<OpenTransfer*> list() {
     std::lock_guard lock(mutex_);
@@ -55,6 +63,9 @@ struct Transfer::State final : OpenTransfer, EndsUnlessCopied<Transfer::State> {
   void start(std::shared_ptr<taco::harp::Stack> by, std::shared_ptr<OpenTransfers> among);
   void cancel();
   void cancel_st(taco::harp::Transport& transport, const Status& why) override;
+  bool is_of(taco::harp::PeerId with, std::uint64_t group) const override {
+    return peer == with && (sends ? send.key : receive.key).group == group;
+  }
 
   std::shared_ptr<taco::harp::Stack> stack;
   std::shared_ptr<OpenTransfers> open;

@@ -211,6 +211,84 @@ TEST_P(Endpoints, may_be_closed_and_opened_again) {
   EXPECT_EQ(statuses, (std::vector<int>{0, 0}));
 }
 
+// More than may wait at a receiver: a sender whose messages nobody receives does not get on, until
+// the channel has ended at the other side.
+std::vector<harp::Transfer> send_too_many(Endpoint& endpoint, harp::Peer peer,
+                                          std::uint32_t channel) {
+  static const int kWord = 7;
+  std::vector<harp::Transfer> sent;
+  for (int i = 0; i < 200; ++i) {
+    sent.push_back(endpoint.send(peer, channel, &kWord, sizeof kWord));
+  }
+  EXPECT_EQ(sent.back().wait(100 * kMillisecond).status().code(), Code::kTimeout);
+  return sent;
+}
+
+TEST_P(Endpoints, drop_what_nobody_has_received_on_a_channel_that_ends) {
+  between_two(GetParam(), [](Fellowship& fellowship, Endpoint& endpoint, harp::Peer peer) {
+    std::vector<harp::Transfer> sent;
+    if (fellowship.rank() == 0) sent = send_too_many(endpoint, peer, kChannel);
+    fellowship.barrier();
+    if (fellowship.rank() == 1) {
+      EXPECT_TRUE(endpoint.end_channel(peer, kChannel).ok());
+      EXPECT_TRUE(endpoint.end_channel(peer, kChannel).ok()) << "idempotent";
+    }
+    for (harp::Transfer& each : sent) {
+      const auto done = each.wait(20 * kSecond);
+      ASSERT_TRUE(done.ok()) << done.status().message();
+    }
+    fellowship.barrier();
+  });
+}
+
+TEST_P(Endpoints, refuse_transfers_on_a_channel_that_has_ended_and_no_others) {
+  between_two(GetParam(), [](Fellowship& fellowship, Endpoint& endpoint, harp::Peer peer) {
+    int out = fellowship.rank(), in = -1;
+    auto receive = endpoint.receive(peer, kChannel, &in, sizeof in);
+    const Status early = endpoint.end_channel(peer, kChannel);
+    EXPECT_EQ(early.code(), Code::kInvalidArgument) << "a receive is under way on it";
+    fellowship.barrier();
+    EXPECT_TRUE(endpoint.send(peer, kChannel, &out, sizeof out).wait().ok());
+    EXPECT_TRUE(receive.wait().ok());
+    EXPECT_EQ(in, 1 - out);
+    const Status given = endpoint.end_channel(peer, harp::kFirstGivenChannel);
+    EXPECT_EQ(given.code(), Code::kInvalidArgument) << "disconnect() ends it";
+    EXPECT_TRUE(endpoint.end_channel(peer, kChannel).ok());
+    fellowship.barrier();
+    const auto refused = endpoint.send(peer, kChannel, &out, sizeof out).wait();
+    EXPECT_EQ(refused.status().code(), Code::kInvalidArgument);
+    EXPECT_NE(refused.status().message().find("channel 5"), std::string::npos)
+        << refused.status().message();
+    EXPECT_EQ(endpoint.receive(peer, kChannel, &in, sizeof in).wait().status().code(),
+              Code::kInvalidArgument);
+    auto other = endpoint.receive(peer, kChannel + 1, &in, sizeof in);
+    EXPECT_TRUE(endpoint.send(peer, kChannel + 1, &out, sizeof out).wait().ok());
+    EXPECT_TRUE(other.wait(20 * kSecond).ok());
+  });
+}
+
+// Others may use a channel of the same number.
+TEST_P(Endpoints, end_a_channel_with_one_peer_alone) {
+  const auto statuses = run_processes({3, 60 * kSecond, {}}, [&](Fellowship& fellowship) {
+    Endpoint endpoint = open_by(GetParam());
+    const auto addresses = fellowship.all_gather(endpoint.address());
+    std::vector<harp::Peer> peers;
+    for (const std::string& each : addresses) peers.push_back(endpoint.connect(each).value());
+    const int rank = fellowship.rank();
+    int word = 3;
+    if (rank == 0) EXPECT_TRUE(endpoint.end_channel(peers[1], kChannel).ok());
+    fellowship.barrier();
+    if (rank == 2) EXPECT_TRUE(endpoint.send(peers[0], kChannel, &word, sizeof word).wait().ok());
+    fellowship.barrier();
+    if (rank == 0) {
+      const auto got = endpoint.receive(peers[2], kChannel, &word, sizeof word).wait(20 * kSecond);
+      EXPECT_TRUE(got.ok()) << got.status().message();
+    }
+    fellowship.barrier();
+  });
+  EXPECT_EQ(statuses, (std::vector<int>{0, 0, 0}));
+}
+
 TEST_P(Endpoints, keep_registered_memory_until_their_transfers_are_done) {
   between_two(GetParam(), [](Fellowship& fellowship, Endpoint& endpoint, harp::Peer peer) {
     std::vector<char> memory(100'000);

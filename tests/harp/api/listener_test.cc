@@ -102,6 +102,36 @@ TEST_P(Connections, are_as_many_as_are_asked_for) {
   EXPECT_EQ(statuses, (std::vector<int>{0, 0}));
 }
 
+// As disconnecting each of them would: nobody receives what is sent on it.
+TEST_P(Connections, end_with_the_last_of_an_endpoint_s_with_their_peer) {
+  const auto statuses = run_processes({2, 60 * kSecond, {}}, [&](Fellowship& fellowship) {
+    Endpoint endpoint = open_by(GetParam());
+    if (fellowship.rank() == 0) {
+      Listener listener = require(endpoint.listen());
+      fellowship.all_gather(listener.ticket());
+      const Connection accepted = require(listener.accept(30 * kSecond));
+      greet(endpoint, accepted, 7, 8);
+      fellowship.barrier();
+      endpoint.disconnect(accepted.peer);
+    } else {
+      auto dialer = require(endpoint.dial(fellowship.all_gather("")[0]));
+      const Connection here = require(dialer.wait(30 * kSecond));
+      greet(endpoint, here, 8, 7);
+      const int word = 1;
+      std::vector<harp::Transfer> sent;
+      for (int i = 0; i < 200; ++i) {  // more than may wait there
+        sent.push_back(endpoint.send(here.peer, here.channel, &word, sizeof word));
+      }
+      EXPECT_EQ(sent.back().wait(100 * kMillisecond).status().code(), Code::kTimeout);
+      fellowship.barrier();
+      const auto done = sent.back().wait(20 * kSecond);
+      EXPECT_TRUE(done.ok()) << done.status().message();
+    }
+    fellowship.barrier();
+  });
+  EXPECT_EQ(statuses, (std::vector<int>{0, 0}));
+}
+
 TEST_P(Connections, may_be_with_oneself) {
   const auto statuses = run_processes({1, 60 * kSecond, {}}, [&](Fellowship&) {
     Endpoint endpoint = open_by(GetParam());
