@@ -17,7 +17,8 @@
 //
 // Failures are values: Status and Result (base/status.h) carry a code and a text for people.
 // Everything may be called by any thread, but close() and the end of an Endpoint come after all
-// other calls. A forked child has no part in what its parent has opened.
+// other calls. A forked child has no part in what its parent has opened. What is open when a program
+// ends by exit() is closed then.
 #pragma once
 
 #include <cstddef>
@@ -248,7 +249,8 @@ class HARP_API Endpoint {
   bool poll();
 
   // Waits until every process has what was sent to it by sends that are done, and what is under way
-  // to it. False: not in time. For a program that ends by exit() and leaves Endpoints open.
+  // to it. False: not in time. For a program that ends in another way than by exit(), and leaves
+  // Endpoints open.
   bool flush(Duration timeout = taco::kSecond);
 
   // Transfers under way fail (kAborted), and what was connected is disconnected. The last user of

@@ -85,6 +85,8 @@ bool same_bytes(std::span<const std::byte> a, std::span<const std::byte> b) {
 
 void leave_crypto_library(const NoForkMeanwhile&) { OPENSSL_thread_stop(); }
 
+void keep_crypto_library() { OPENSSL_init_crypto(OPENSSL_INIT_NO_ATEXIT, nullptr); }
+
 const char* crypto_library() { return OpenSSL_version(OPENSSL_VERSION); }
 
 }  // namespace taco::harp

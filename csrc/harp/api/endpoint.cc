@@ -1,5 +1,4 @@
 #include <errno.h>
-#include <openssl/crypto.h>
 
 #include <algorithm>
 #include <cstring>
@@ -22,10 +21,6 @@ namespace {
 using taco::Time;
 using taco::harp::MessageKey;
 using taco::harp::StackOptions;
-
-// libcrypto would take itself apart at exit(), under engines that run until the process has ended.
-// Where the program itself has begun to use it before, it does.
-void keep_crypto_library() { OPENSSL_init_crypto(OPENSSL_INIT_NO_ATEXIT, nullptr); }
 
 const taco::harp::Member kUser{"harp endpoints", 1, 0};
 
@@ -226,7 +221,6 @@ Endpoint& Endpoint::operator=(Endpoint&&) noexcept = default;
 Endpoint::~Endpoint() = default;
 
 Result<Endpoint> Endpoint::open(const EndpointOptions& options) {
-  keep_crypto_library();
   const auto asked = stack_options(options);
   if (!asked.ok()) return asked.status();
   auto held = taco::harp::hold_stack(asked.value(), kUser, options.engine);

@@ -6,17 +6,27 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
+#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "base/descriptors.h"
+#include "base/per_process.h"
 #include "base/thread.h"
 #include "harp/secret.h"
 
 namespace harp {
 namespace {
+
+// Those that have not ended. Their own threads never ask.
+struct Running {
+  std::mutex mutex;
+  std::vector<SideThread*> threads;  // guarded by mutex
+};
+constinit taco::PerProcess<Running> running;
 
 bool is_for_later(int error) { return error == EAGAIN || error == EWOULDBLOCK; }
 
@@ -30,8 +40,21 @@ int milliseconds_until(taco::Time deadline) {
 
 }  // namespace
 
+// One that is not among them has not been started, or is over.
 void SideThread::end() {
-  if (!thread_.joinable()) return;
+  {
+    std::lock_guard lock(running().mutex);
+    if (std::erase(running().threads, this) == 0) return;
+  }
+  join();
+}
+
+void SideThread::end_all() {
+  std::lock_guard lock(running().mutex);
+  for (SideThread* each : std::exchange(running().threads, {})) each->join();
+}
+
+void SideThread::join() {
   const std::uint64_t one = 1;
   (void)!write(end_.get(), &one, sizeof one);
   thread_.join();
@@ -48,6 +71,9 @@ taco::Status SideThread::start(const char* name, std::function<void()> body) {
   });
   if (!started.ok()) return started.status();
   thread_ = std::move(started).value();
+  [[maybe_unused]] static const int at_exit = std::atexit(end_all);
+  std::lock_guard lock(running().mutex);
+  running().threads.push_back(this);
   return {};
 }
 

@@ -1,7 +1,8 @@
 // A thread that waits for descriptors beside the program's calls, and ends when its owner says so.
 //
 // The thread itself calls await() and read_all(), write_all(); its owner everything else. A copy in
-// a forked child has no thread, and is not ended.
+// a forked child has no thread, and is not ended. One that runs at the process's exit() is ended
+// then, before what it uses is taken apart.
 #pragma once
 
 #include <poll.h>
@@ -27,7 +28,7 @@ class SideThread {
 
   // `body` returns soon after a call of its has said that it is to end.
   taco::Status start(const char* name, std::function<void()> body);
-  // Has the thread end, and waits for it; once.
+  // Has the thread end, and waits for it. Idempotent.
   void end();
 
   // True: something happened at a descriptor, or `deadline` has come. False: the thread is to end.
@@ -39,6 +40,9 @@ class SideThread {
   bool write_all(int fd, const void* data, std::size_t bytes, taco::Time deadline);
 
  private:
+  static void end_all();
+  void join();
+
   taco::OwnFd end_;  // readable: the thread is to end
   std::thread thread_;
 };

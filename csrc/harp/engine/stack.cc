@@ -4,7 +4,9 @@
 #include "harp/engine/stack.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include "base/env.h"
@@ -15,6 +17,7 @@
 #include "harp/engine/security_settings.h"
 #include "harp/engine/stack_core.h"
 #include "harp/engine/stacks.h"
+#include "harp/secret.h"
 #include "harp/session/congestion.h"
 
 namespace taco::harp {
@@ -55,6 +58,29 @@ Status take_engines(const Env& env, const Network& network, StackOptions* option
   if (!cores.ok()) return cores.status();
   options->cores = std::move(cores).value();
   return {};
+}
+
+// One that is closed by its own engine, in the middle of a turn, could not end that.
+void close_all() {
+  std::vector<std::shared_ptr<Stack>> open;
+  {
+    Registry& mine = registry();
+    std::lock_guard lock(mine.mutex);
+    for (const Registry::Entry& entry : mine.entries) {
+      if (auto stack = entry.stack.lock()) open.push_back(std::move(stack));
+    }
+  }
+  for (const auto& stack : open) {
+    if (!stack->engine().in_engine()) stack->close();
+  }
+}
+
+// A program may end by exit() with Stacks open, whose engines would go on while all that they use
+// is taken apart. What a process asks for at its exit is done in reverse order: so this is done
+// before libcrypto ends, if the program has used that before.
+void prepare_exit() {
+  keep_crypto_library();
+  [[maybe_unused]] static const int prepared = std::atexit(close_all);
 }
 
 }  // namespace
@@ -106,6 +132,7 @@ Result<std::shared_ptr<Stack>> acquire_beside(const std::vector<const Stack*>& o
     return false;
   });
   if (found != nullptr) return found;
+  prepare_exit();
   const int number = unused_number(mine, options);
   auto made = StackCore::create(options, number);
   if (made.ok()) {
