@@ -42,10 +42,15 @@ std::string descriptor_limit_text() {
          " (ulimit -n), allow this process more";
 }
 
+bool says_no_descriptor(int error) { return error == EMFILE || error == ETOOMANYREFS; }
+
+bool is_shortage(int error) {
+  return says_no_descriptor(error) || error == ENFILE || error == ENOBUFS || error == ENOMEM;
+}
+
 std::string system_error_text(int error) {
   const std::string text = strerror(error);
-  // ETOOMANYREFS: as many are on their way through sockets.
-  return error == EMFILE || error == ETOOMANYREFS ? text + "; " + descriptor_limit_text() : text;
+  return says_no_descriptor(error) ? text + "; " + descriptor_limit_text() : text;
 }
 
 }  // namespace taco

@@ -191,6 +191,11 @@ enum class Read : std::uint8_t {
 struct Interface {
   std::string name;
   std::uint32_t mbits = 0;  // a second, as its driver says; 0: not known
+  // The PCI device behind it, by which a program knows what lies near: a folder of /sys. "": there
+  // is none, as behind interfaces that are made in software.
+  std::string pci;
+  // As a number, the same for all processes of the host, by any driver; 0: it has none.
+  std::uint64_t hardware_address = 0;
 };
 
 class HARP_API Endpoint {

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -28,10 +29,15 @@ struct Interface {
   bool loopback = false;
   bool overlay = false;  // a bridge or a tunnel: what crosses it crosses another interface, too
   std::uint32_t mtu = 1500;
-  std::uint32_t mbits = 0;  // 0: unknown
+  std::uint32_t mbits = 0;             // 0: unknown
+  std::string pci;                     // its PCI device, a folder of /sys; "": none
+  std::uint64_t hardware_address = 0;  // 0: none
   OwnNetwork network;
 };
 
+// A hardware address as a number. Of those that are longer than Ethernet's, as InfiniBand's are, the
+// last eight bytes tell one port from another.
+std::uint64_t hardware_number(std::span<const std::byte> address);
 // The one that has that address; null: none.
 const Interface* holder_of(const std::vector<Interface>& all, const Endpoint& address);
 // Usable without a scope or a lease: what others can be told.

@@ -16,7 +16,6 @@ struct Links {
   std::uint64_t number = 0;  // the first one's hardware address: the same for all processes here
 };
 
-// `net` is /sys/class/net but in tests.
-Links links_of(const std::vector<Interface>& interfaces, const std::string& net = "/sys/class/net");
+Links links_of(const std::vector<Interface>& interfaces);
 
 }  // namespace harp::nccl

@@ -233,8 +233,9 @@ std::string Endpoint::transport() const { return state_->stack->transport_summar
 
 std::vector<Interface> Endpoint::interfaces() const {
   std::vector<Interface> interfaces;
-  for (const auto& each : state_->stack->interfaces())
-    interfaces.push_back({each.name, each.mbits});
+  for (const auto& each : state_->stack->interfaces()) {
+    interfaces.push_back({each.name, each.mbits, each.pci, each.hardware_address});
+  }
   return interfaces;
 }
 

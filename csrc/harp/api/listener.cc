@@ -241,7 +241,7 @@ void Listener::State::let_in() {
   Guest guest{
       .socket = taco::OwnFd(accept4(door_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK))};
   if (!guest.socket) {
-    if (errno == EMFILE || errno == ENFILE || errno == ENOMEM) {
+    if (taco::is_shortage(errno)) {
       thread_.await({}, taco::monotonic_now() + 10 * taco::kMillisecond);
     }
     return;

@@ -115,7 +115,9 @@ struct StackStats {
 // A network interface that messages leave by.
 struct UsedInterface {
   std::string name;
-  std::uint32_t mbits = 0;  // 0: not known
+  std::uint32_t mbits = 0;             // 0: not known
+  std::string pci;                     // its PCI device, a folder of /sys; "": none
+  std::uint64_t hardware_address = 0;  // 0: none
 };
 
 class Stack {

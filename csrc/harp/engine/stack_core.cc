@@ -135,7 +135,8 @@ void StackCore::note_use_of(const Interface& interface) {
   if (std::ranges::find(interfaces_, interface.name, &UsedInterface::name) != interfaces_.end()) {
     return;
   }
-  interfaces_.push_back({interface.name, interface.mbits});
+  interfaces_.push_back(
+      {interface.name, interface.mbits, interface.pci, interface.hardware_address});
 }
 
 std::string StackCore::summary() const {

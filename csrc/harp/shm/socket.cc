@@ -45,8 +45,7 @@ AbstractAddress abstract_address(const ShmSocketName& name) {
 
 Status failure(Code code, const char* what) {
   const int error = errno;
-  const bool none_left = error == EMFILE || error == ETOOMANYREFS;
-  return Status(none_left ? Code::kResource : code,
+  return Status(says_no_descriptor(error) ? Code::kResource : code,
                 std::string("shared memory: ") + what + ": " + system_error_text(error));
 }
 

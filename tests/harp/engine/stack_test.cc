@@ -563,7 +563,7 @@ TEST(StackAddressTest, bad_addresses_are_refused_with_their_reason) {
   EXPECT_EQ(stack.value()->add_peer(other).status().code(), Code::kVersionMismatch);
 }
 
-TEST(StackOptionsTest, the_speed_of_the_interface_in_use_is_what_the_kernel_says) {
+TEST(StackOptionsTest, speed_and_device_of_the_interface_in_use_are_what_the_kernel_says) {
   const auto all = list_interfaces();
   ASSERT_TRUE(all.ok()) << all.status().message();
   for (const Interface& interface : all.value()) {
@@ -576,6 +576,8 @@ TEST(StackOptionsTest, the_speed_of_the_interface_in_use_is_what_the_kernel_says
     ASSERT_EQ(used.size(), 1u) << interface.name;
     EXPECT_EQ(used.front().name, interface.name);
     EXPECT_EQ(used.front().mbits, interface.mbits) << interface.name;
+    EXPECT_EQ(used.front().pci, interface.pci) << interface.name;
+    EXPECT_EQ(used.front().hardware_address, interface.hardware_address) << interface.name;
     made.value()->close();
   }
 }

@@ -31,6 +31,7 @@ std::vector<Interface> interfaces_of(std::span<const FrameLink> links) {
       made.up = true;
       made.mtu = static_cast<std::uint32_t>(link.port->info().mtu);
       made.mbits = link.port->info().mbits;
+      made.hardware_address = hardware_number(link.port->info().mac);
       made.network = {index, own.prefix};
     }
   }

@@ -31,11 +31,6 @@ Status no_such_address(const Endpoint& address) {
                                      "TACO_HARP_DPDK says which there are)");
 }
 
-// The kernel may have the address, and has no socket to give away.
-bool is_shortage(int error) {
-  return error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM;
-}
-
 // Takes nothing in: what arrives at it is for us, and comes by the device.
 void drop_all(int fd) {
   sock_filter none{BPF_RET | BPF_K, 0, 0, 0};

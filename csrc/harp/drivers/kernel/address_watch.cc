@@ -2,7 +2,6 @@
 
 #include <errno.h>
 #include <ifaddrs.h>
-#include <linux/netlink.h>
 #include <net/if.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -57,25 +56,21 @@ Result<std::unique_ptr<AddressWatch>> AddressWatch::open(
 }
 
 void AddressWatch::list_interfaces_now() {
-  const auto take = [&](const nlmsghdr& each) { static_cast<void>(matters(each)); };
-  if (const auto links = list_kernel_links(); links.ok()) for_messages(links.value(), take);
-  if (const auto held = list_kernel_addresses(); held.ok()) for_messages(held.value(), take);
+  if (const auto links = list_kernel_links(); links.ok()) {
+    for (const KernelLink& each : links.value()) static_cast<void>(links_[each.index].take(each));
+  }
+  const auto held = list_kernel_addresses();
+  if (!held.ok()) return;
+  for_messages(held.value(), [&](const nlmsghdr& each) { static_cast<void>(matters(each)); });
 }
 
 // True: what the kernel tells of it is not what was known.
-bool AddressWatch::take_link(std::span<const std::byte> body, Link& link) {
-  ifinfomsg header{};
-  if (body.size() < sizeof header) return false;
-  memcpy(&header, body.data(), sizeof header);
-  const Link before = link;
-  link.flags = header.ifi_flags & kCarries;
-  for_attributes(body, sizeof header, [&](int type, std::span<const std::byte> value) {
-    if (type == IFLA_MTU && value.size() == sizeof link.mtu) {
-      memcpy(&link.mtu, value.data(), value.size());
-    }
-    if (type == IFLA_ADDRESS) link.mac.assign(value.begin(), value.end());
-  });
-  return before.flags != link.flags || before.mtu != link.mtu || before.mac != link.mac;
+bool AddressWatch::Link::take(const KernelLink& now) {
+  const Link before = *this;
+  flags = now.flags & kCarries;
+  if (now.mtu != 0) mtu = now.mtu;
+  if (!now.mac.empty()) mac = now.mac;
+  return before.flags != flags || before.mtu != mtu || before.mac != mac;
 }
 
 AddressWatch::~AddressWatch() {
@@ -106,23 +101,23 @@ bool AddressWatch::hear() {
 // these before it tells that an interface is gone.
 bool AddressWatch::matters(const nlmsghdr& message) {
   if (message.nlmsg_type == RTM_NEWADDR || message.nlmsg_type == RTM_DELADDR) {
-    const auto* address = static_cast<const ifaddrmsg*>(NLMSG_DATA(&message));
-    if (address->ifa_family == AF_INET6 && address->ifa_scope == RT_SCOPE_LINK) return false;
-    links_[address->ifa_index].has_address = true;
+    ifaddrmsg address{};
+    const std::span<const std::byte> body = body_of(message);
+    if (body.size() < sizeof address) return false;
+    memcpy(&address, body.data(), sizeof address);
+    if (address.ifa_family == AF_INET6 && address.ifa_scope == RT_SCOPE_LINK) return false;
+    links_[address.ifa_index].has_address = true;
     return true;
   }
-  if (!is_of_link_itself(message)) return false;
-  if (message.nlmsg_type == RTM_NEWLINK) {
-    const auto* now = static_cast<const ifinfomsg*>(NLMSG_DATA(&message));
-    Link& link = links_[static_cast<unsigned>(now->ifi_index)];
-    const bool is_another = take_link(body_of(message), link);
-    return link.has_address && is_another;
-  }
+  const auto told = read_kernel_link(message);
+  if (!told) return false;
   if (message.nlmsg_type == RTM_DELLINK) {
-    const auto* gone = static_cast<const ifinfomsg*>(NLMSG_DATA(&message));
-    links_.erase(static_cast<unsigned>(gone->ifi_index));
+    links_.erase(told->index);
+    return false;
   }
-  return false;
+  Link& link = links_[told->index];
+  const bool is_another = link.take(*told);
+  return link.has_address && is_another;
 }
 
 void AddressWatch::look() {

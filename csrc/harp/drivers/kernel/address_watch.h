@@ -23,6 +23,7 @@
 
 #include "base/own_fd.h"
 #include "base/status.h"
+#include "harp/drivers/kernel/kernel_link.h"
 #include "harp/network.h"
 #include "harp/nic.h"
 
@@ -62,12 +63,13 @@ class AddressWatch {
     std::uint32_t mtu = 0;
     std::vector<std::byte> mac;
     bool has_address = false;  // by which it may matter, or had one
+
+    bool take(const KernelLink& now);
   };
-  static bool take_link(std::span<const std::byte> body, Link& link);
 
   const decltype(NicOptions::find_more) find_more_;
   OwnFd messages_;                            // the kernel's
-  std::unordered_map<unsigned, Link> links_;  // by index, as last heard of
+  std::unordered_map<std::uint32_t, Link> links_;  // by index, as last heard of
   bool again_ = false;                        // something has changed since the look began
   std::thread looking_;
   std::atomic<bool> looked_{false};     // hands over:

@@ -1,7 +1,6 @@
 #include "harp/drivers/kernel/device_queues.h"
 
 #include <linux/ethtool.h>
-#include <linux/if_link.h>
 #include <linux/sockios.h>
 #include <net/if.h>
 #include <string.h>
@@ -14,14 +13,11 @@
 #include <limits>
 
 #include "base/own_fd.h"
-#include "harp/drivers/kernel/netlink.h"
+#include "harp/drivers/kernel/kernel_link.h"
 
 namespace taco::harp {
 
 namespace {
-
-// IFLA_PARENT_DEV_NAME, which headers older than Linux 5.14 lack.
-constexpr int kParentName = 56;
 
 // `about` begins with a command of ethtool's, and is where the answer goes. Reading some of these
 // waits for a lock of all the kernel's links.
@@ -64,25 +60,10 @@ std::uint32_t device_mbits(const std::string& device) {
 // Interfaces made in software have a kind, as ip(8) shows it, and hardware has none, or has one all
 // the same (IPoIB): where Linux is 5.14 or newer, it tells what device is behind an interface.
 bool is_hardware(const std::string& device) {
-  const auto fd = open_netlink(0);
-  if (!fd.ok()) return false;
-  ifinfomsg header{};
-  NetlinkRequest request(RTM_GETLINK, 1, header);
-  const std::string name = device.substr(0, IFNAMSIZ - 1);
-  request.add(IFLA_IFNAME, std::as_bytes(std::span(name.c_str(), name.size() + 1)));
-  NetlinkAnswer answer;
-  const nlmsghdr* const link = ask_kernel(fd.value().get(), request, RTM_NEWLINK, answer);
-  if (link == nullptr || body_of(*link).size() < sizeof header) return false;
-  memcpy(&header, body_of(*link).data(), sizeof header);
-  bool has_parent = false, has_kind = (header.ifi_flags & IFF_LOOPBACK) != 0;
-  for_attributes(body_of(*link), sizeof header, [&](int type, std::span<const std::byte> value) {
-    has_parent |= type == kParentName;
-    if (type != IFLA_LINKINFO) return;
-    for_attributes(value, 0, [&](int inner, std::span<const std::byte>) {
-      has_kind |= inner == IFLA_INFO_KIND;
-    });
-  });
-  return has_parent || !has_kind;
+  const auto link = find_kernel_link(device);
+  if (!link) return false;
+  const bool is_software = !link->kind.empty() || (link->flags & IFF_LOOPBACK) != 0;
+  return !link->device.empty() || !is_software;
 }
 
 }  // namespace taco::harp

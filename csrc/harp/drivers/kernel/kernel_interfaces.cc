@@ -1,7 +1,6 @@
 #include "harp/drivers/kernel/kernel_interfaces.h"
 
 #include <errno.h>
-#include <linux/if_link.h>
 #include <net/if.h>
 #include <net/if_arp.h>
 #include <netinet/in.h>
@@ -10,13 +9,13 @@
 #include <unistd.h>
 
 #include <optional>
-#include <span>
 #include <string>
 #include <unordered_map>
 #include <utility>
 
 #include "harp/drivers/kernel/device_queues.h"
 #include "harp/drivers/kernel/netlink.h"
+#include "harp/drivers/kernel/pci_device.h"
 
 namespace taco::harp {
 
@@ -25,46 +24,20 @@ namespace {
 // ARPHRD_IP6GRE of <linux/if_arp.h>, which does not go with the system's <net/if_arp.h>.
 constexpr int kGreOverIpv6 = 823;
 
-std::string attribute_text(std::span<const std::byte> value) {
-  const auto* const text = reinterpret_cast<const char*>(value.data());
-  return std::string(text, strnlen(text, value.size()));
+// All but the address, and what it takes to ask the device.
+Interface interface_of(const KernelLink& link) {
+  Interface made;
+  made.name = link.name;
+  made.up = (link.flags & IFF_UP) != 0 && (link.flags & IFF_RUNNING) != 0;
+  made.loopback = (link.flags & IFF_LOOPBACK) != 0;
+  made.overlay = !made.loopback && is_overlay({link.kind, link.frames, link.has_lower});
+  if (link.mtu != 0) made.mtu = link.mtu;
+  made.hardware_address = hardware_number(link.mac);
+  made.network.interface = link.index;
+  return made;
 }
 
-// All but the address.
-Interface read_link(std::span<const std::byte> body, const ifinfomsg& header) {
-  Interface link;
-  LinkKind kind{.frames = header.ifi_type};
-  for_attributes(body, sizeof header, [&](int type, std::span<const std::byte> value) {
-    if (type == IFLA_IFNAME) link.name = attribute_text(value);
-    if (type == IFLA_MTU && attribute_number(value) != 0) link.mtu = attribute_number(value);
-    if (type == IFLA_LINK) kind.has_lower = attribute_number(value) != 0;
-    if (type != IFLA_LINKINFO) return;
-    for_attributes(value, 0, [&](int inner, std::span<const std::byte> one) {
-      if (inner == IFLA_INFO_KIND) kind.name = attribute_text(one);
-    });
-  });
-  link.up = (header.ifi_flags & IFF_UP) != 0 && (header.ifi_flags & IFF_RUNNING) != 0;
-  link.loopback = (header.ifi_flags & IFF_LOOPBACK) != 0;
-  link.overlay = !link.loopback && is_overlay(kind);
-  link.network.interface = static_cast<std::uint32_t>(header.ifi_index);
-  return link;
-}
-
-using KernelLinks = std::unordered_map<std::uint32_t, Interface>;  // by index
-
-Result<KernelLinks> list_links() {
-  const auto listed = list_kernel_links();
-  if (!listed.ok()) return listed.status();
-  KernelLinks links;
-  for_messages(listed.value(), [&](const nlmsghdr& each) {
-    ifinfomsg header{};
-    const std::span<const std::byte> body = body_of(each);
-    if (each.nlmsg_type != RTM_NEWLINK || body.size() < sizeof header) return;
-    memcpy(&header, body.data(), sizeof header);
-    links[static_cast<std::uint32_t>(header.ifi_index)] = read_link(body, header);
-  });
-  return links;
-}
+using KernelInterfaces = std::unordered_map<std::uint32_t, Interface>;  // by index
 
 Endpoint kernel_address(const ifaddrmsg& header, std::span<const std::byte> bytes) {
   if (header.ifa_family == AF_INET && bytes.size() == sizeof(in_addr)) {
@@ -82,7 +55,7 @@ Endpoint kernel_address(const ifaddrmsg& header, std::span<const std::byte> byte
 }
 
 // None: it is of another family, or of an interface that has come since they were listed.
-std::optional<Interface> read_address(const nlmsghdr& message, const KernelLinks& links) {
+std::optional<Interface> read_address(const nlmsghdr& message, const KernelInterfaces& links) {
   ifaddrmsg header{};
   const std::span<const std::byte> body = body_of(message);
   if (message.nlmsg_type != RTM_NEWADDR || body.size() < sizeof header) return std::nullopt;
@@ -136,28 +109,46 @@ bool is_overlay(const LinkKind& kind) {
   }
 }
 
-Result<std::vector<Interface>> list_addresses() {
-  const auto links = list_links();
-  if (!links.ok()) return links.status();
+Result<std::vector<Interface>> list_addresses(std::span<const KernelLink> links) {
+  KernelInterfaces known;
+  for (const KernelLink& each : links) known.insert_or_assign(each.index, interface_of(each));
   const auto listed = list_kernel_addresses();
   if (!listed.ok()) return listed.status();
   std::vector<Interface> interfaces;
   for_messages(listed.value(), [&](const nlmsghdr& each) {
-    if (auto found = read_address(each, links.value())) interfaces.push_back(std::move(*found));
+    if (auto found = read_address(each, known)) interfaces.push_back(std::move(*found));
   });
   return interfaces;
 }
 
+Result<std::vector<Interface>> list_addresses() {
+  const auto links = list_kernel_links();
+  return links.ok() ? list_addresses(links.value()) : links.status();
+}
+
 Result<std::vector<Interface>> list_interfaces() {
-  auto all = list_addresses();
+  const auto links = list_kernel_links();
+  if (!links.ok()) return links.status();
+  auto all = list_addresses(links.value());
   if (!all.ok()) return all;
   drop_unready(all.value());
   // The kernel is asked once for each link: reading a speed waits for a lock of all its links.
-  std::unordered_map<std::uint32_t, std::uint32_t> known;
+  struct Device {
+    const KernelLink* link = nullptr;
+    bool is_asked = false;
+    std::uint32_t mbits = 0;
+    std::string pci;
+  };
+  std::unordered_map<std::uint32_t, Device> devices;
+  for (const KernelLink& link : links.value()) devices[link.index].link = &link;
   for (Interface& interface : all.value()) {
-    const auto [speed, is_new] = known.try_emplace(interface.network.interface);
-    if (is_new) speed->second = device_mbits(interface.name);
-    interface.mbits = speed->second;
+    Device& device = devices[interface.network.interface];
+    if (!std::exchange(device.is_asked, true)) {
+      device.mbits = device_mbits(interface.name);
+      device.pci = pci_folder(*device.link);
+    }
+    interface.mbits = device.mbits;
+    interface.pci = device.pci;
   }
   return all;
 }

@@ -3,10 +3,12 @@
 // Any thread.
 #pragma once
 
+#include <span>
 #include <string>
 #include <vector>
 
 #include "base/status.h"
+#include "harp/drivers/kernel/kernel_link.h"
 #include "harp/network.h"
 
 namespace taco::harp {
@@ -15,9 +17,11 @@ namespace taco::harp {
 // the kernel is still asking its neighbours about (tentative), or that one of them has too
 // (duplicates).
 Result<std::vector<Interface>> list_interfaces();
-// Sooner, without mbits, and with addresses that are not ready: who looks for routes asks for each
-// peer.
+// Sooner, without what the device would have to be asked (mbits, pci), and with addresses that are
+// not ready: who looks for routes asks for each peer.
 Result<std::vector<Interface>> list_addresses();
+// The same, of interfaces that have just been listed.
+Result<std::vector<Interface>> list_addresses(std::span<const KernelLink> links);
 
 // An interface's kind, as the kernel tells it.
 struct LinkKind {

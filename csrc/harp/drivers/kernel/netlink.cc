@@ -1,6 +1,5 @@
 #include "harp/drivers/kernel/netlink.h"
 
-#include <linux/if_link.h>
 #include <linux/netlink.h>
 
 #include <string>
@@ -65,15 +64,6 @@ Result<Listing> list_once(const NetlinkRequest& request) {
   return list;
 }
 
-Result<std::vector<std::byte>> list_kernel(const NetlinkRequest& request) {
-  for (int tries = 1;; ++tries) {
-    auto list = list_once(request);
-    if (!list.ok()) return list.status();
-    const bool is_good = !list.value().has_changed || tries == kListTries;
-    if (is_good) return std::move(list.value().messages);
-  }
-}
-
 }  // namespace
 
 Result<OwnFd> open_netlink(std::uint32_t groups) {
@@ -120,11 +110,13 @@ const nlmsghdr* ask_kernel(int fd, const NetlinkRequest& request, std::uint16_t 
   }
 }
 
-Result<std::vector<std::byte>> list_kernel_links() {
-  NetlinkRequest request(RTM_GETLINK, 1, ifinfomsg{}, NLM_F_DUMP);
-  const std::uint32_t no_statistics = RTEXT_FILTER_SKIP_STATS;
-  request.add(IFLA_EXT_MASK, std::as_bytes(std::span(&no_statistics, 1)));
-  return list_kernel(request);
+Result<std::vector<std::byte>> list_kernel(const NetlinkRequest& request) {
+  for (int tries = 1;; ++tries) {
+    auto list = list_once(request);
+    if (!list.ok()) return list.status();
+    const bool is_good = !list.value().has_changed || tries == kListTries;
+    if (is_good) return std::move(list.value().messages);
+  }
 }
 
 Result<std::vector<std::byte>> list_kernel_addresses() {

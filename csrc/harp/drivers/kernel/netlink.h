@@ -54,10 +54,11 @@ struct NetlinkAnswer {
 const nlmsghdr* ask_kernel(int fd, const NetlinkRequest& request, std::uint16_t wanted,
                            NetlinkAnswer& answer);
 
-// All interfaces (RTM_NEWLINK), or all their addresses (RTM_NEWADDR), as messages in a row. They
-// name an interface by its index; what getifaddrs() takes for the name of one may be a label, which
-// an address of IPv4 may have instead ("eth0:1", or any other word).
-Result<std::vector<std::byte>> list_kernel_links();
+// All that a request for a list (NLM_F_DUMP) asks for, as messages in a row.
+Result<std::vector<std::byte>> list_kernel(const NetlinkRequest& request);
+// All addresses of interfaces (RTM_NEWADDR). They name an interface by its index; what getifaddrs()
+// takes for the name of one may be a label, which an address of IPv4 may have instead ("eth0:1", or
+// any other word).
 Result<std::vector<std::byte>> list_kernel_addresses();
 
 // Calls `take(message)` for each of the messages in a row.
@@ -72,13 +73,6 @@ void for_messages(std::span<const std::byte> bytes, const Take& take) {
 
 inline std::span<const std::byte> body_of(const nlmsghdr& header) {
   return {static_cast<const std::byte*>(NLMSG_DATA(&header)), NLMSG_PAYLOAD(&header, 0)};
-}
-
-// A bridge tells of its ports, too, by messages of the same types (AF_BRIDGE): one that leaves the
-// bridge is said to be deleted, and is still there.
-inline bool is_of_link_itself(const nlmsghdr& header) {
-  return NLMSG_PAYLOAD(&header, 0) >= sizeof(ifinfomsg) &&
-         static_cast<const ifinfomsg*>(NLMSG_DATA(&header))->ifi_family == AF_UNSPEC;
 }
 
 // Calls `take(type, value)` for each attribute of a message whose own header is `header` bytes.

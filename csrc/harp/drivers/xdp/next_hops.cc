@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/mixed_bits.h"
+#include "harp/drivers/kernel/kernel_link.h"
 #include "harp/drivers/kernel/netlink.h"
 
 namespace taco::harp {
@@ -132,7 +133,7 @@ void NextHops::take_message(const nlmsghdr& message) {
       break;
     case RTM_NEWLINK:
     case RTM_DELLINK:
-      if (is_of_link_itself(message)) forget();
+      if (read_kernel_link(message)) forget();
       break;
     case RTM_NEWROUTE:
     case RTM_DELROUTE:

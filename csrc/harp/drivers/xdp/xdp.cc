@@ -109,7 +109,9 @@ XdpNic::~XdpNic() { close_st(); }
 
 // Interfaces that have our addresses at the moment and are not there yet.
 Status XdpNic::make_interfaces() {
-  const auto all = list_addresses();
+  const auto links = list_kernel_links();
+  if (!links.ok()) return links.status();
+  const auto all = list_addresses(links.value());
   if (!all.ok()) return all.status();
   networks_.assign(addresses().size(), {});
   std::vector<std::string> tried;
@@ -129,17 +131,10 @@ Status XdpNic::make_interfaces() {
     const Status made = make_interface(holder->name);
     if (first_failure.ok()) first_failure = made;
   }
-  const Status seen = look_at_macs(holders);
-  return first_failure.ok() ? seen : first_failure;
-}
-
-// Each interface takes datagrams to all addresses, so that a frame may bear the MAC address of
-// another one, as those for a macvlan do on the interface below it.
-Status XdpNic::look_at_macs(std::span<const std::uint32_t> holders) {
-  auto seen = mac_addresses(holders);
-  if (!seen.ok()) return seen.status();
-  macs_ = std::move(seen).value();
-  return {};
+  // Each interface takes datagrams to all addresses, so that a frame may bear the MAC address of
+  // another one, as those for a macvlan do on the interface below it.
+  macs_ = mac_addresses(links.value(), holders);
+  return first_failure;
 }
 
 Status XdpNic::make_interface(const std::string& name) {

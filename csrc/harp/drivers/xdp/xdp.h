@@ -71,7 +71,6 @@ class XdpNic final : public Nic {
   explicit XdpNic(const QueueShare& share) : share_(share) {}
   Status make_interfaces();
   Status make_interface(const std::string& name);
-  Status look_at_macs(std::span<const std::uint32_t> holders);
   Status take_interfaces();
   Status await_interfaces();
   void use(std::unique_ptr<XdpInterface> interface);
