@@ -16,6 +16,10 @@ inline constexpr std::uint32_t kEagerQuotaBytes = 64 * 1024;
 inline constexpr std::size_t kGroupsAtQuota = 1024;
 inline constexpr std::size_t kMaxUnmatched = kGroupsAtQuota * kEagerQuotaMessages;
 inline constexpr std::size_t kMaxUnmatchedBytes = kGroupsAtQuota * kEagerQuotaBytes;
+// The records that answer one peer, as long as it has not taken them: as much as an honest one that
+// takes none can cause, which has a question open for each receive that it knows of, and small
+// messages within its quotas.
+inline constexpr std::size_t kMaxAnswerBytes = 128 * kMaxUnmatched;
 // Receives open with one peer: each may cost it the entry of a want, so we keep to it as well.
 inline constexpr std::size_t kMaxReceives = kMaxUnmatched;
 

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/assert.h"
+#include "harp/quotas.h"
 
 namespace taco::harp {
 namespace {
@@ -207,7 +208,8 @@ void Session::control(const Control& control) {
   const ControlFields fields = fields_of(control);
   record([](wire::Writer& writer,
             const void* what) { return writer.control(*static_cast<const ControlFields*>(what)); },
-         &fields);
+         &fields,
+         fields.kind == ControlFields::kEagerConsumed ? Says::kInAnswer : Says::kOfItself);
 }
 
 void Session::notice(std::span<const std::byte> bytes) {
@@ -216,19 +218,21 @@ void Session::notice(std::span<const std::byte> bytes) {
       [](wire::Writer& writer, const void* what) {
         return writer.notice(*static_cast<const std::span<const std::byte>*>(what));
       },
-      &cut);
+      &cut, reading_ ? Says::kInAnswer : Says::kOfItself);
 }
 
-void Session::record(bool (*write)(wire::Writer& writer, const void* what), const void* what) {
+void Session::record(bool (*write)(wire::Writer& writer, const void* what), const void* what,
+                     Says says) {
   if (!life_.may_record()) return;
   for (;;) {
     if (block_ == nullptr) {
       block_ = host_.buffers().take(kBlockBytes);
-      block_bytes_ = 0;
+      block_bytes_ = block_answers_ = 0;
     }
     wire::Writer writer({block_ + block_bytes_, kBlockBytes - block_bytes_});
     if (write(writer, what)) {
       block_bytes_ += writer.size();
+      if (says == Says::kInAnswer) block_answers_ += writer.size();
       break;
     }
     seal_block();
@@ -238,7 +242,13 @@ void Session::record(bool (*write)(wire::Writer& writer, const void* what), cons
 
 void Session::seal_block() {
   if (block_ == nullptr) return;
-  records_.push(std::exchange(block_, nullptr), kBlockBytes, block_bytes_);
+  records_.push(std::exchange(block_, nullptr), kBlockBytes, block_bytes_, block_answers_);
+}
+
+// What this process says of itself is bounded by what it does; answers, by the peer alone.
+bool Session::keeps_asking() const {
+  const std::size_t unsealed = block_ != nullptr ? block_answers_ : 0;
+  return records_.answer_bytes() + unsealed > kMaxAnswerBytes;
 }
 
 bool Session::content_unacknowledged() const {

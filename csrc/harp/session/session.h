@@ -299,7 +299,9 @@ class Session final : public Link {
   std::uint32_t offer_run(const Path& path, BulkSend& send, SegmentRange range);
 
   // session.cc
-  void record(bool (*write)(wire::Writer& writer, const void* what), const void* what);
+  enum class Says : std::uint8_t { kOfItself, kInAnswer };
+  void record(bool (*write)(wire::Writer& writer, const void* what), const void* what,
+              Says says = Says::kOfItself);
   void seal_block();
   void ready() {
     stir();
@@ -316,6 +318,7 @@ class Session final : public Link {
   void say_goodbye_when_quiet();
   void let_go();
   bool content_unacknowledged() const;
+  bool keeps_asking() const;
   void refresh_credit();
 
   // session_timers.cc
@@ -356,6 +359,7 @@ class Session final : public Link {
   // The log mentions the paths only once so many are live, each between addresses of its own, or at
   // tell_paths_by_.
   std::uint8_t paths_due_ = 1;
+  bool reading_ = false;         // records of the peer's
   bool heard_early_ = false;     // somebody speaks to this session, which has no keys yet
   std::uint32_t full_ = 0;       // of this turn: addresses that the Nic has no room at
   std::uint32_t refused_ = 0;    // ways, or paths (bit i: the i-th), since the peer was heard last
@@ -375,7 +379,7 @@ class Session final : public Link {
   SerialFilter eager_filter_;
   RecordOrder record_order_;
   std::byte* block_ = nullptr;  // records not yet sealed into a block
-  std::size_t block_bytes_ = 0;
+  std::size_t block_bytes_ = 0, block_answers_ = 0;
   std::vector<SendRequest*> taken_;  // eager messages copied, to be finished on the next turn
 
   // Time.

@@ -301,7 +301,9 @@ bool Session::on_records(std::uint32_t serial, std::span<const std::byte> block)
 void Session::deliver_records(std::span<const std::byte> block) {
   wire::RecordReader reader(block);
   wire::Record record;
-  while (!life_.ended() && reader.next(record)) deliver_record(record);
+  reading_ = true;
+  while (!life_.ended() && !keeps_asking() && reader.next(record)) deliver_record(record);
+  reading_ = false;
   if (reader.bad()) ++host_.counters().malformed;
 }
 
@@ -425,8 +427,13 @@ void Session::on_ack(const wire::Ack& ack) {
   say_goodbye_when_quiet();
 }
 
-// Once per burst: credit, acknowledgements, timers.
+// Once per burst: answers, credit, acknowledgements, timers.
 void Session::after_receive() {
+  if (keeps_asking()) {
+    return break_off(
+        "it acknowledges no answers and goes on asking; its memory is damaged, or it is not what "
+        "it says");
+  }
   stir();
   credit_.on_received(paths_.received());
   bool wanted = false, due = false;

@@ -15,9 +15,11 @@ void SmallSender::clear() {
   }
   base_ += count_;
   head_ = count_ = unsent_ = lost_ = 0;
+  answers_ = 0;
 }
 
-void SmallSender::push(std::byte* block, std::size_t capacity, std::size_t bytes) {
+void SmallSender::push(std::byte* block, std::size_t capacity, std::size_t bytes,
+                       std::size_t answers) {
   if (count_ == ring_.size()) {
     std::vector<Entry> larger(std::max<std::size_t>(8, 2 * ring_.size()));
     for (std::uint32_t i = 0; i < count_; ++i) larger[i] = at(i);
@@ -26,7 +28,8 @@ void SmallSender::push(std::byte* block, std::size_t capacity, std::size_t bytes
   }
   ++count_;
   at(count_ - 1) = {block, static_cast<std::uint32_t>(capacity), static_cast<std::uint32_t>(bytes),
-                    State::kUnsent};
+                    static_cast<std::uint32_t>(answers), State::kUnsent};
+  answers_ += answers;
 }
 
 SmallSender::Packet SmallSender::front() const {
@@ -59,6 +62,7 @@ void SmallSender::on_acked(std::uint32_t serial) {
     --lost_;
   }
   entry.state = State::kAcked;
+  answers_ -= entry.answers;
   buffers_.give(entry.block, entry.capacity);
   entry.block = nullptr;
   pop_acked();

@@ -27,8 +27,9 @@ class SmallSender {
     bool again;
   };
 
-  // `block` comes from the pool, taken for `capacity` bytes, and belongs to the sender from here.
-  void push(std::byte* block, std::size_t capacity, std::size_t bytes);
+  // `block` comes from the pool, taken for `capacity` bytes, and belongs to the sender from here. Of
+  // its bytes, so many answer the peer.
+  void push(std::byte* block, std::size_t capacity, std::size_t bytes, std::size_t answers = 0);
   bool has_work() const { return lost_ > 0 || (unsent_ < count_ && unsent_ < window_); }
   // The packet to send next; only when has_work().
   Packet front() const;
@@ -37,6 +38,7 @@ class SmallSender {
   void on_lost(std::uint32_t serial);
   bool empty() const { return count_ == 0; }  // everything is acknowledged
   std::size_t size() const { return count_; }
+  std::size_t answer_bytes() const { return answers_; }  // that are not acknowledged
   void clear();
   void trim();
   std::size_t memory_bytes() const;
@@ -45,7 +47,7 @@ class SmallSender {
   enum class State : std::uint8_t { kUnsent, kInFlight, kLost, kAcked };
   struct Entry {
     std::byte* block;
-    std::uint32_t capacity, bytes;
+    std::uint32_t capacity, bytes, answers;
     State state;
   };
   Entry& at(std::uint32_t offset) { return ring_[(head_ + offset) & (ring_.size() - 1)]; }
@@ -61,6 +63,7 @@ class SmallSender {
   std::uint32_t base_ = 0;    // serial of the front
   std::uint32_t unsent_ = 0;  // offset of the first never sent
   std::uint32_t lost_ = 0;
+  std::size_t answers_ = 0;
 };
 
 inline constexpr std::uint32_t kEagerWindow = 512;
