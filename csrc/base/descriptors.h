@@ -19,8 +19,8 @@ std::string descriptor_limit_text();
 // Whether an errno says that a process may have no more descriptors, open or on their way through
 // sockets.
 bool says_no_descriptor(int error);
-// Whether it says that there is no descriptor, or no memory for a socket, at this moment: nothing is
-// wrong with what was asked for.
+// Whether it says that there is no descriptor, or no memory for a socket, at this moment: nothing
+// is wrong with what was asked for.
 bool is_shortage(int error);
 // The text of an errno: strerror's, and where it says that there is no descriptor left, the limit.
 std::string system_error_text(int error);

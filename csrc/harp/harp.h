@@ -17,8 +17,8 @@
 //
 // Failures are values: Status and Result (base/status.h) carry a code and a text for people.
 // Everything may be called by any thread, but close() and the end of an Endpoint come after all
-// other calls. A forked child has no part in what its parent has opened. What is open when a program
-// ends by exit() is closed then.
+// other calls. A forked child has no part in what its parent has opened. Whatever is open when a
+// program ends by exit() is closed then.
 #pragma once
 
 #include <cstddef>
@@ -192,7 +192,7 @@ struct Interface {
   std::string name;
   std::uint32_t mbits = 0;  // a second, as its driver says; 0: not known
   // The PCI device behind it, by which a program knows what lies near: a folder of /sys. "": there
-  // is none, as behind interfaces that are made in software.
+  // is none, as behind interfaces that are made in software, or the driver does not say.
   std::string pci;
   // As a number, the same for all processes of the host, by any driver; 0: it has none.
   std::uint64_t hardware_address = 0;
@@ -233,10 +233,10 @@ class HARP_API Endpoint {
   // Balances Listener::accept() and Dialer::wait(), once no transfer is under way on the channel.
   // What the other side has sent on it and nobody received is dropped, and so is what still comes.
   void disconnect(const Connection& connection);
-  // Ends a channel of the program's own choice with that peer in the same way, for all Endpoints of
-  // this process and engine; the other side ends it for itself. Neither uses it again: transfers on
-  // it are refused here. Idempotent. kInvalidArgument: a transfer of this Endpoint's is under way on
-  // it, it was given by a connection, or there is no such peer.
+  // Ends a channel of the program's own choice with that peer in the same way, for all Endpoints
+  // of this process and engine; the other side ends it for itself. Neither uses it again:
+  // transfers on it are refused here. Idempotent. kInvalidArgument: a transfer of this Endpoint's
+  // is under way on it, it was given by a connection, or there is no such peer.
   Status end_channel(Peer peer, std::uint32_t channel);
   // "10.0.0.2:41234 (pid 77 on nodeb)"
   std::string describe(Peer peer) const;

@@ -35,8 +35,8 @@ struct Interface {
   OwnNetwork network;
 };
 
-// A hardware address as a number. Of those that are longer than Ethernet's, as InfiniBand's are, the
-// last eight bytes tell one port from another.
+// A hardware address as a number. The last eight bytes of those that are longer than Ethernet's, as
+// InfiniBand's are, tell one port from another.
 std::uint64_t hardware_number(std::span<const std::byte> address);
 // The one that has that address; null: none.
 const Interface* holder_of(const std::vector<Interface>& all, const Endpoint& address);

@@ -38,9 +38,9 @@ bool same_bytes(std::span<const std::byte> a, std::span<const std::byte> b);
 // that a child which is forked meanwhile waits for for good.
 void leave_crypto_library(const NoForkMeanwhile&);
 
-// Before a process's first engine starts: libcrypto would take itself apart at exit(), under threads
-// that run until the process has ended. Where the program itself has begun to use it before, it
-// does, and such threads are to have ended by then.
+// Before a process's first engine starts: libcrypto would take itself apart at exit(), under
+// threads that run until the process has ended. Where the program itself has begun to use it
+// before, it does, and such threads are to have ended by then.
 void keep_crypto_library();
 
 // The library that computes all this, as loaded: "OpenSSL 3.0.15 3 Sep 2024".

@@ -185,7 +185,7 @@ TEST(RemoteEngine, AChildThatIsForkedWhileAnEndpointClosesDropsItToo) {
   EXPECT_TRUE(endpoint->close(monotonic_now()).ok());
 }
 
-// What a child finds of the parent's, of whose threads one holds the endpoint's lock. 0: every call
+// Makes every call in a child of a process of whose threads one holds the endpoint's lock. 0: each
 // has said at once that this is the parent's; else the number of the first that has not.
 int calls_in_child(std::shared_ptr<Endpoint> endpoint, Transfer& open) {
   std::byte memory[8] = {};

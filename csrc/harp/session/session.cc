@@ -208,8 +208,7 @@ void Session::control(const Control& control) {
   const ControlFields fields = fields_of(control);
   record([](wire::Writer& writer,
             const void* what) { return writer.control(*static_cast<const ControlFields*>(what)); },
-         &fields,
-         fields.kind == ControlFields::kEagerConsumed ? Says::kInAnswer : Says::kOfItself);
+         &fields, fields.kind == ControlFields::kEagerConsumed ? Says::kInAnswer : Says::kOfItself);
 }
 
 void Session::notice(std::span<const std::byte> bytes) {
@@ -245,7 +244,7 @@ void Session::seal_block() {
   records_.push(std::exchange(block_, nullptr), kBlockBytes, block_bytes_, block_answers_);
 }
 
-// What this process says of itself is bounded by what it does; answers, by the peer alone.
+// Answers are bounded by nobody but the peer; words of our own, by what this process does.
 bool Session::keeps_asking() const {
   const std::size_t unsealed = block_ != nullptr ? block_answers_ : 0;
   return records_.answer_bytes() + unsealed > kMaxAnswerBytes;

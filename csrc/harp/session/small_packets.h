@@ -27,8 +27,8 @@ class SmallSender {
     bool again;
   };
 
-  // `block` comes from the pool, taken for `capacity` bytes, and belongs to the sender from here. Of
-  // its bytes, so many answer the peer.
+  // `block` comes from the pool, taken for `capacity` bytes, and belongs to the sender from here.
+  // So many of its bytes answer the peer.
   void push(std::byte* block, std::size_t capacity, std::size_t bytes, std::size_t answers = 0);
   bool has_work() const { return lost_ > 0 || (unsent_ < count_ && unsent_ < window_); }
   // The packet to send next; only when has_work().

@@ -1,5 +1,5 @@
-// What a peer causes to be said to it, and does not acknowledge, is bounded: each question costs it
-// next to nothing, and each answer memory here until it is known to have arrived.
+// Answers to a peer that does not acknowledge them are bounded: each question costs it next to
+// nothing, and each answer memory here until it is known to have arrived.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -58,7 +58,7 @@ class Answers : public ::testing::Test {
   SimCluster cluster_;
 };
 
-// Of node 0's packets none arrives, so that it hears of none that it has arrived.
+// None of node 0's packets arrives, so that it hears of none that it has arrived.
 TEST_F(Answers, that_are_never_acknowledged_end_the_peer_before_they_take_much_memory) {
   Answering observer(cluster_[0], 2000);  // its window lets it ask a few times
   cluster_.network().kill_link(0, 1, kNever);
@@ -80,7 +80,7 @@ TEST_F(Answers, that_are_acknowledged_are_as_many_as_it_likes) {
   EXPECT_EQ(observer.why, "");
 }
 
-// What a program says of itself is its own affair.
+// A program's own words are its own affair.
 TEST_F(Answers, are_not_what_nobody_has_asked_for) {
   Answering observer(cluster_[0], 0);
   cluster_.network().kill_link(0, 1, cluster_.now() + kSecond);

@@ -7,7 +7,6 @@
 #include "harp/drivers/dpdk/dpdk_devices.h"
 #include "harp/drivers/frames/ethernet.h"
 #include "harp/drivers/frames/frame_nic.h"
-#include "harp/drivers/kernel/pci_device.h"
 
 namespace taco::harp {
 
@@ -35,9 +34,7 @@ std::vector<FrameLink> DpdkNetwork::described() const {
 Result<std::vector<Interface>> DpdkNetwork::interfaces() const {
   const auto links = dpdk_links(devices_, eal_arguments_);
   if (!links.ok()) return links.status();
-  std::vector<Interface> all = interfaces_of(links.value());
-  for (Interface& each : all) each.pci = pci_folder_of(each.name);
-  return all;
+  return interfaces_of(links.value());
 }
 
 RouteLookup DpdkNetwork::routes() const {

@@ -68,9 +68,9 @@ class AddressWatch {
   };
 
   const decltype(NicOptions::find_more) find_more_;
-  OwnFd messages_;                            // the kernel's
+  OwnFd messages_;                                 // the kernel's
   std::unordered_map<std::uint32_t, Link> links_;  // by index, as last heard of
-  bool again_ = false;                        // something has changed since the look began
+  bool again_ = false;                             // something has changed since the look began
   std::thread looking_;
   std::atomic<bool> looked_{false};     // hands over:
   std::optional<HostAddresses> found_;  // none: the kernel did not tell

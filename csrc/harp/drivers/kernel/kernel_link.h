@@ -1,5 +1,5 @@
-// An interface as the kernel describes it. Whoever asks the kernel about one, or hears of one, reads
-// it here.
+// An interface as the kernel describes it. Whoever asks the kernel about one, or hears of one,
+// reads it here.
 //
 // Any thread.
 #pragma once

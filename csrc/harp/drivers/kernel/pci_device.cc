@@ -42,8 +42,4 @@ std::string pci_folder(const KernelLink& link, const std::string& sys) {
   return innermost_of_pci(sys + "/class/net/" + link.name + "/device");
 }
 
-std::string pci_folder_of(const std::string& address, const std::string& sys) {
-  return is_pci_address(address) ? innermost_of_pci(sys + "/bus/pci/devices/" + address) : "";
-}
-
 }  // namespace taco::harp

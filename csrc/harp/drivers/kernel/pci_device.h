@@ -13,7 +13,5 @@ namespace taco::harp {
 // that are made in software. A device of a bus of its own, as virtio's, may lie in one of PCI.
 // `sys` is /sys but in tests.
 std::string pci_folder(const KernelLink& link, const std::string& sys = "/sys");
-// The same of a device that is named by its address, "0000:3b:00.1".
-std::string pci_folder_of(const std::string& address, const std::string& sys = "/sys");
 
 }  // namespace taco::harp
