@@ -160,6 +160,7 @@ class EngineLoop final : public Transport,
   Peer* addressee_of(std::span<const std::byte> quoted) const;
   void look_at_addresses();
   void tell_sessions(std::size_t most);
+  void prefetch_untold() const;
   std::uint32_t note_new_addresses();
   void tell_of_addresses(std::uint32_t added, std::uint32_t changed) const;
 
@@ -203,6 +204,7 @@ class EngineLoop final : public Transport,
   std::uint64_t arrivals_;       // that the Nic had told of then,
   std::vector<Endpoint> hosts_;  // and its addresses, without ports
   AddressNews news_;
+  const Peer* told_ = nullptr;           // whose session is told of them at this moment
   std::vector<std::size_t> paths_told_;  // hashes of hosts to which people know the paths
   std::size_t burst_ = 1;                // how much to ask the Nic for
   Time expected_back_ = kNever;          // when the next turn is due to begin

@@ -6,6 +6,7 @@
 
 #include "base/log.h"
 #include "base/names.h"
+#include "base/prefetch.h"
 #include "harp/address.h"
 #include "harp/engine/engine_loop.h"
 #include "harp/engine/routes.h"
@@ -138,14 +139,37 @@ void EngineLoop::look_at_addresses() {
 void EngineLoop::tell_sessions(std::size_t most) {
   std::swap(routes_now_, news_.routes);
   for (; most > 0 && news_.untold > 0; --most) {
-    Session* const session = linked_[--news_.untold]->session.get();
+    prefetch_untold();
+    told_ = linked_[--news_.untold];
+    Session* const session = told_->session.get();
     if (session == nullptr) continue;
     const std::uint32_t back = news_.changed & ~news_.missing;
     if (news_.changed != 0) session->on_addresses_changed(news_.missing, back);
     if (news_.added != 0) session->on_addresses_added(news_.added);
   }
+  told_ = nullptr;
   std::swap(routes_now_, news_.routes);
   if (news_.untold == 0) news_ = {};
+}
+
+// Sessions that rest are not in the caches, where there are thousands. Parts of the next ones come
+// while one is told, each once it is known where it lies.
+void EngineLoop::prefetch_untold() const {
+  constexpr std::size_t kAhead = 3;
+  const auto session_in = [&](std::size_t stages) -> const std::unique_ptr<Session>* {
+    const std::size_t ahead = 1 + stages * kAhead;
+    return news_.untold > ahead ? &linked_[news_.untold - 1 - ahead]->session : nullptr;
+  };
+  if (const auto* const place = session_in(4)) __builtin_prefetch(place);
+  if (const auto* const place = session_in(3); place != nullptr && *place != nullptr) {
+    prefetch(**place);
+  }
+  if (const auto* const place = session_in(2); place != nullptr && *place != nullptr) {
+    (*place)->prefetch_parts();
+  }
+  if (const auto* const place = session_in(1); place != nullptr && *place != nullptr) {
+    (*place)->prefetch_paths();
+  }
 }
 
 // Returns the addresses that are not what they were (bit i: the i-th).
@@ -213,7 +237,8 @@ std::vector<std::vector<std::uint32_t>> EngineLoop::ways_to_each(
 
 std::vector<Endpoint> EngineLoop::published_by(std::uint64_t incarnation) {
   std::vector<Endpoint> published;
-  const Peer* const peer = peers_.find_incarnation(incarnation);
+  const bool is_told = told_ != nullptr && told_->address.incarnation == incarnation;
+  const Peer* const peer = is_told ? told_ : peers_.find_incarnation(incarnation);
   if (peer == nullptr) return published;
   for (const PathAddress& path : peer->address.paths) published.push_back(path.endpoint);
   return published;

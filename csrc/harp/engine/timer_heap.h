@@ -22,7 +22,7 @@ class TimerHeap {
   void arm(Timer& timer, Time deadline);  // moves it when armed; kNever disarms
   void disarm(Timer& timer);              // harmless when not armed
 
-  Time next_deadline() const { return heap_.empty() ? kNever : heap_.front()->deadline; }
+  Time next_deadline() const { return heap_.empty() ? kNever : heap_.front().deadline; }
   bool empty() const { return heap_.empty(); }
   std::size_t size() const { return heap_.size(); }
 
@@ -36,13 +36,18 @@ class TimerHeap {
 
  private:
   bool holds(const Timer& timer) const {
-    return timer.heap_index < heap_.size() && heap_[timer.heap_index] == &timer;
+    return timer.heap_index < heap_.size() && heap_[timer.heap_index].timer == &timer;
   }
+  // Deadlines are compared here: hardly one of thousands of timers is in the caches.
+  struct Entry {
+    Time deadline;
+    Timer* timer;
+  };
   void sift_up(std::size_t index);
   void sift_down(std::size_t index);
-  void place(std::size_t index, Timer* timer);
+  void place(std::size_t index, const Entry& entry);
 
-  std::vector<Timer*> heap_;
+  std::vector<Entry> heap_;
 };
 
 }  // namespace taco::harp

@@ -61,6 +61,7 @@ class PathSet {
   void close_up_to(wire::PathId id, std::uint64_t last);
 
   std::size_t memory_bytes() const;
+  void prefetch_places() const { __builtin_prefetch(paths_.data()); }
 
  private:
   std::vector<std::unique_ptr<Path>> paths_;

@@ -134,6 +134,7 @@ class Sealing {
   void trim() { before_.reset(); }
   std::uint64_t rotations() const { return rotations_; }  // of what is sent
   std::size_t memory_bytes() const;
+  void prefetch_sender() const { __builtin_prefetch(sender_.get()); }
 
  private:
   Sealing(const SealingOptions& options, const Digest& session);

@@ -135,6 +135,9 @@ class Session final : public Link {
   const std::string& description() const { return description_; }
   const Sealing* sealing() const { return sealing_.get(); }  // null: nothing is sealed, so far
   std::size_t memory_bytes() const;  // of everything it holds, itself included
+  // Brings into the caches what it consists of beside itself: where its paths lie, then these.
+  void prefetch_parts() const;
+  void prefetch_paths() const;
   // Something is under way that a peer waits for which has not left.
   bool lingers() const { return busy() && !life_.peer_left(); }
 

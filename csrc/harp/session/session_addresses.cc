@@ -7,6 +7,7 @@
 #include <iterator>
 
 #include "base/log.h"
+#include "base/prefetch.h"
 #include "harp/address.h"
 #include "harp/session/session.h"
 
@@ -65,6 +66,16 @@ void Session::on_path_open(const wire::PathOpen& open) {
     if (path->standing() == Path::Standing::kProving) path->try_again();
   }
   on_addresses_added(0);
+}
+
+void Session::prefetch_parts() const {
+  paths_.prefetch_places();
+  if (sealing_ != nullptr) prefetch(*sealing_);
+}
+
+void Session::prefetch_paths() const {
+  for (const auto& path : paths_) prefetch(*path);
+  if (sealing_ != nullptr) sealing_->prefetch_sender();
 }
 
 // Hellos are said from where the host is now.
