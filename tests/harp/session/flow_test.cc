@@ -147,6 +147,29 @@ TEST(Credit, AFewPeersBeginWithEightPacketsAndSixteenWithSome) {
   }
 }
 
+// How often a peer is told of new credit while so many packets of its come, one by one.
+int grants_for(CreditAccount& account, int packets) {
+  int grants = 0;
+  while (account.refresh()) {
+  }
+  const std::uint64_t before = account.received();
+  for (int i = 1; i <= packets; ++i) {
+    account.on_received(before + static_cast<std::uint64_t>(i));
+    EXPECT_GT(account.limit(), account.received()) << "its peer would have to wait";
+    grants += account.refresh() ? 1 : 0;
+  }
+  return grants;
+}
+
+TEST(Credit, SmallMessagesAreToldOfHalfOfTheirsAtOnceBulkDataOfAQuarter) {
+  CreditPool pool(4096 * kPacketBytes);
+  OpenAccount account(pool, kPacketBytes);
+  EXPECT_EQ(grants_for(account, 320), 320 / 16);
+  account.set_active(true);
+  const std::uint64_t target = pool.share() / kPacketBytes;
+  EXPECT_NEAR(grants_for(account, 10'000), static_cast<double>(10'000 * 4) / target, 1);
+}
+
 TEST(Credit, WhoeverHasNotBeenHeardHoldsNothing) {
   CreditPool pool(1000);
   std::deque<CreditAccount> silent;
