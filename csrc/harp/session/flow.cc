@@ -206,8 +206,8 @@ bool CreditAccount::recompute() {
     return true;
   }
   const std::uint64_t offered = this->offered();
-  // Every grant costs a packet. Where bulk data is to come they are a quarter of the target, so that
-  // its sender need not wait for one; small messages are told of half of it at once.
+  // Every grant costs a packet. Where bulk data is to come they are a quarter of the target, so
+  // that its sender need not wait for one; small messages are told of half of it at once.
   if (offered + std::max<std::uint64_t>(1, target / (active_ ? 4 : 2)) > target) {
     set_waiting(false);
     return false;

@@ -90,6 +90,9 @@ PacketKey::PacketKey(const Digest& secret, Use use) : context_(EVP_CIPHER_CTX_ne
           EVP_CipherInit_ex(context_.get(), EVP_aes_128_gcm(), nullptr, octets_of(material),
                             nullptr, use == Use::kSeal ? 1 : 0) == 1);
   leave_crypto_library(in_library);
+  if (kernels::ShortGcm::is_supported()) {
+    short_.emplace(std::as_bytes(std::span(material)).first<kKeyBytes>());
+  }
 }
 
 void prepare_sealing(Security security) {
@@ -107,15 +110,19 @@ void prepare_sealing(Security security) {
   prepared.store(true, std::memory_order_relaxed);
 }
 
-void PacketKey::begin(const PacketNonce& nonce, std::span<const std::byte> header) {
-  std::array<std::byte, kNonceBytes> iv{};
-  iv[1] = static_cast<std::byte>(nonce.attempt);
-  iv[2] = static_cast<std::byte>(nonce.uncounted);
-  iv[3] = static_cast<std::byte>(nonce.path);
-  std::memcpy(iv.data() + 4, &nonce.number, sizeof nonce.number);
-  for (std::size_t i = 0; i < iv.size(); ++i) iv[i] ^= mask_[i];
+PacketKey::NonceBytes PacketKey::bytes_of(const PacketNonce& nonce) const {
+  NonceBytes bytes{};
+  bytes[1] = static_cast<std::byte>(nonce.attempt);
+  bytes[2] = static_cast<std::byte>(nonce.uncounted);
+  bytes[3] = static_cast<std::byte>(nonce.path);
+  std::memcpy(bytes.data() + 4, &nonce.number, sizeof nonce.number);
+  for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] ^= mask_[i];
+  return bytes;
+}
+
+void PacketKey::begin(const NonceBytes& nonce, std::span<const std::byte> header) {
   int bytes = 0;
-  require(EVP_CipherInit_ex(context_.get(), nullptr, nullptr, nullptr, octets_of(iv), -1) == 1 &&
+  require(EVP_CipherInit_ex(context_.get(), nullptr, nullptr, nullptr, octets_of(nonce), -1) == 1 &&
           EVP_CipherUpdate(context_.get(), nullptr, &bytes, octets_of(header),
                            static_cast<int>(header.size())) == 1);
 }
@@ -123,7 +130,13 @@ void PacketKey::begin(const PacketNonce& nonce, std::span<const std::byte> heade
 void PacketKey::seal(const wire::Header& header, const PacketNonce& nonce,
                      std::span<const std::byte> first, std::span<const std::byte> second,
                      std::byte* out) {
-  begin(nonce, std::as_bytes(std::span(&header, 1)));
+  const NonceBytes nonce_bytes = bytes_of(nonce);
+  const std::span<const std::byte> front = std::as_bytes(std::span(&header, 1));
+  if (second.empty() && is_short(first.size())) {
+    const kernels::ShortGcm::Tag tag(out + first.size(), wire::kTagBytes);
+    return short_->seal(nonce_bytes, front, first, out, tag);
+  }
+  begin(nonce_bytes, front);
   auto* to = reinterpret_cast<unsigned char*>(out);
   for (const std::span<const std::byte> piece : {first, second}) {
     if (piece.empty()) continue;
@@ -139,9 +152,14 @@ void PacketKey::seal(const wire::Header& header, const PacketNonce& nonce,
 
 bool PacketKey::open(std::span<std::byte> packet, const PacketNonce& nonce) {
   if (packet.size() < sizeof(wire::Header) + wire::kTagBytes) return false;
-  begin(nonce, packet.first(sizeof(wire::Header)));
+  const NonceBytes nonce_bytes = bytes_of(nonce);
+  const std::span<std::byte> front = packet.first(sizeof(wire::Header));
   const std::span<std::byte> body =
       packet.subspan(sizeof(wire::Header), packet.size() - sizeof(wire::Header) - wire::kTagBytes);
+  if (is_short(body.size())) {
+    return short_->open(nonce_bytes, front, body, packet.last<wire::kTagBytes>());
+  }
+  begin(nonce_bytes, front);
   auto* data = reinterpret_cast<unsigned char*>(body.data());
   int bytes = 0;
   if (!body.empty()) {

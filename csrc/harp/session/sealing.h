@@ -10,6 +10,9 @@
 // taken again. What the Nic says of such a packet is no proof that nobody has seen any of it, so
 // the next of that number is another attempt, which is part of the nonce and of the header.
 //
+// Short packets are sealed by the processor's own instructions where it has them, all others by
+// libcrypto, which has to be asked five times for each.
+//
 // One per session; owner thread only. Allocates when a key is made, never for a packet.
 #pragma once
 
@@ -25,6 +28,7 @@
 #include "harp/session/header_key.h"
 #include "harp/session/proof.h"
 #include "harp/session/wire.h"
+#include "kernels/short_gcm.h"
 
 struct evp_cipher_ctx_st;  // OpenSSL's
 
@@ -84,14 +88,20 @@ class PacketKey {
   bool open(std::span<std::byte> packet, const PacketNonce& nonce);
 
  private:
-  static constexpr std::size_t kNonceBytes = 12;
-  void begin(const PacketNonce& nonce, std::span<const std::byte> header);
+  static constexpr std::size_t kNonceBytes = kernels::ShortGcm::kNonceBytes;
+  using NonceBytes = std::array<std::byte, kNonceBytes>;
+  NonceBytes bytes_of(const PacketNonce& nonce) const;
+  bool is_short(std::size_t bytes) const {
+    return short_.has_value() && bytes <= kernels::ShortGcm::kMostBytes;
+  }
+  void begin(const NonceBytes& nonce, std::span<const std::byte> header);
 
   struct Free {
     void operator()(evp_cipher_ctx_st* context) const;
   };
   std::unique_ptr<evp_cipher_ctx_st, Free> context_;
-  std::array<std::byte, kNonceBytes> mask_;  // of nonces, so that they differ from key to key
+  std::optional<kernels::ShortGcm> short_;  // where the processor has it: the same key
+  NonceBytes mask_;                         // of nonces, so that they differ from key to key
 };
 
 // The first use of libcrypto's algorithms takes milliseconds. Once this has been called, the first
