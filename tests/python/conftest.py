@@ -5,50 +5,26 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import torch
 from marks import whole
-from spawn_ranks import Ranks
-
-if TYPE_CHECKING:
-    from horovod_ranks import HorovodJobs
-    from zerocache_ranks import Jobs
+from spawn_ranks import Pool, Ranks
 
 # TACO_TEST_BACKEND=gloo checks the tests themselves against another implementation.
 BACKEND = os.environ.get("TACO_TEST_BACKEND", "taco")
 TRANSPORTS = ["shm", "udp"] if BACKEND == "taco" else ["auto"]
 
 
-class Pools:
-    """Initialised groups by (world, transport); a broken one is replaced."""
-
-    def __init__(self) -> None:
-        self._pools: dict[tuple[int, str], Ranks] = {}
-
-    def get(self, world: int, transport: str) -> Ranks:
-        key = (world, transport)
-        pool = self._pools.get(key)
-        if pool is not None and pool.broken:
-            pool.close(1)
-            pool = None
-        if pool is None:
-            pool = Ranks(world, {"TACO_TRANSPORT": transport, "TACO_LOG": "warning"})
-            self._pools[key] = pool
-            pool.initialise(BACKEND)
-        return pool
-
-    def close(self) -> None:
-        for pool in self._pools.values():
-            pool.close(10)
-
-
 @pytest.fixture(scope="session")
-def pools() -> Iterator[Pools]:
-    made = Pools()
-    yield made
-    made.close()
+def pools() -> Iterator[Pool]:
+    """Initialised groups by (world, transport)."""
+    with Pool(
+        lambda world, transport: Ranks(world, {"TACO_TRANSPORT": transport, "TACO_LOG": "warning"}),
+        lambda ranks, *_: ranks.initialise(BACKEND),
+    ) as made:
+        yield made
 
 
 @pytest.fixture(params=TRANSPORTS)
@@ -57,55 +33,53 @@ def transport(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def ranks(pools: Pools, transport: str) -> Ranks:
+def ranks(pools: Pool, transport: str) -> Ranks:
     """Four ranks in an initialised default group."""
     return pools.get(4, transport)
 
 
 @pytest.fixture
-def three(pools: Pools, transport: str) -> Ranks:
+def three(pools: Pool, transport: str) -> Ranks:
     """Three: not a power of two."""
     return pools.get(3, transport)
 
 
 @pytest.fixture(scope="module")
-def jobs() -> Iterator[Jobs]:
+def jobs() -> Iterator[Pool]:
     """Groups over gloo and taco, for caches on several ranks."""
-    from zerocache_ranks import Jobs
+    from zerocache_ranks import pool
 
-    made = Jobs()
-    yield made
-    made.close()
+    with pool() as made:
+        yield made
 
 
 @pytest.fixture(params=["gloo-2", whole("gloo-3"), "taco-2", "taco-3"])
-def job(request: pytest.FixtureRequest, jobs: Jobs) -> Ranks:
+def job(request: pytest.FixtureRequest, jobs: Pool) -> Ranks:
     backend, world = str(request.param).split("-")
     return jobs.get(backend, int(world))
 
 
 @pytest.fixture
-def two(jobs: Jobs) -> Ranks:
+def two(jobs: Pool) -> Ranks:
     return jobs.get("taco", 2)
 
 
 @pytest.fixture(scope="session")
-def horovod_jobs() -> Iterator[HorovodJobs]:
+def horovod_jobs() -> Iterator[Pool]:
     """Jobs of taco_torch.horovod, by the number of ranks."""
-    from horovod_ranks import HorovodJobs
+    from horovod_ranks import pool
 
-    made = HorovodJobs()
-    yield made
-    made.close()
+    with pool() as made:
+        yield made
 
 
 @pytest.fixture
-def hvd2(horovod_jobs: HorovodJobs) -> Ranks:
+def hvd2(horovod_jobs: Pool) -> Ranks:
     return horovod_jobs.get(2)
 
 
 @pytest.fixture
-def hvd3(horovod_jobs: HorovodJobs) -> Ranks:
+def hvd3(horovod_jobs: Pool) -> Ranks:
     return horovod_jobs.get(3)
 
 

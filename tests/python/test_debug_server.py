@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import html
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from conftest import BACKEND
+from own_ports import own_ports
 from spawn_ranks import Ranks
 
 import taco_torch
@@ -55,12 +55,6 @@ def stop() -> None:
         debug.stop_debug_server()
 
 
-def free_port() -> int:
-    with socket.socket(socket.AF_INET6) as probe:
-        probe.bind(("::", 0))
-        return int(probe.getsockname()[1])
-
-
 class Server:
     def __init__(self, port: int) -> None:
         self._port = port
@@ -84,9 +78,8 @@ class Server:
 @contextlib.contextmanager
 def served(backend: str, **environment: str) -> Iterator[tuple[Ranks, Server]]:
     quiet = {"TACO_LOG": "error", "TORCH_FR_DUMP_ON_TIMEOUT": "0", **environment}
-    with Ranks(WORLD, quiet) as ranks:
+    with own_ports() as port, Ranks(WORLD, quiet) as ranks:
         ranks.initialise(backend)
-        port = free_port()
         ranks.run_each(serve, [(rank, ranks.port, port) for rank in range(WORLD)])
         try:
             yield ranks, Server(port)

@@ -5,14 +5,15 @@ from __future__ import annotations
 
 import contextlib
 import os
-import socket
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
 from conftest import taco_only
+from own_ports import RANGE, own_ports
 from spawn_ranks import Ranks, initialise
 
 pytestmark = taco_only
@@ -86,14 +87,13 @@ def ports_of(pids: list[int]) -> set[int]:
     return {int(address.rsplit(":", 1)[1], 16) for address in own}
 
 
-def free_port() -> int:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.bind(("", 0))
-        return int(probe.getsockname()[1])
+@pytest.fixture
+def first() -> Iterator[int]:
+    with own_ports() as port:
+        yield port
 
 
-def test_a_process_on_the_dead_ones_port_hides_no_death() -> None:
-    first = min(free_port(), 65000)
+def test_a_process_on_the_dead_ones_port_hides_no_death(first: int) -> None:
     environment = {"TACO_TRANSPORT": "udp", "TACO_PORT": str(first), "TACO_LOG": "off"}
     environment["TACO_PEER_TIMEOUT_MS"] = "60000"
     with Ranks(WORLD, environment) as ranks:
@@ -101,7 +101,7 @@ def test_a_process_on_the_dead_ones_port_hides_no_death() -> None:
         ranks.run(sum_once)
         taken = ports_of([ranks.pid(rank) for rank in range(WORLD)])
         assert len(taken) == WORLD
-        assert taken <= set(range(first, first + 100))
+        assert taken <= set(range(first, first + RANGE))
         # Nobody waits for anything, so nobody looks whether the others live.
         ranks.kill(VICTIM)
         ranks.gather([VICTIM], 30)  # its port is free once it has ended

@@ -12,14 +12,13 @@ import torch
 import torch.distributed as dist
 import zerocache_ranks as on_ranks
 from conftest import taco_only
-from spawn_ranks import Outcome, Ranks
+from spawn_ranks import Outcome, Pool, Ranks
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from zerocache_models import PAGE, TinyGPT, make_cache
 from zerocache_ranks import (
     CAPS,
     MAKES,
-    Jobs,
     adamw,
     alone,
     assert_same_values,
@@ -345,7 +344,7 @@ def in_a_part_of_the_job(folder: str) -> None:
     train_beside(ours, alone(folder, TinyGPT(2), adamw), 2)
 
 
-def test_a_group_may_be_a_part_of_the_job(jobs: Jobs, tmp_path: Path) -> None:
+def test_a_group_may_be_a_part_of_the_job(jobs: Pool, tmp_path: Path) -> None:
     for backend in ("gloo", "taco"):
         (tmp_path / backend).mkdir()
         jobs.get(backend, 3).run(in_a_part_of_the_job, str(tmp_path / backend))

@@ -15,7 +15,7 @@ import torch.distributed as dist
 import zerocache_ranks as on_ranks
 from conftest import taco_only
 from marks import whole
-from spawn_ranks import Ranks, wait_for_all
+from spawn_ranks import Pool, Ranks, wait_for_all
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from zerocache_growth import GRADIENT_BYTES, gradient_growth
@@ -23,7 +23,6 @@ from zerocache_models import TinyGPT, make_cache
 from zerocache_ranks import (
     CAPS,
     MAKES,
-    Jobs,
     adamw,
     fail_to_take,
     own_batches,
@@ -124,7 +123,7 @@ def compare_mixed(folder: str, make: str) -> None:
 
 
 @pytest.mark.parametrize("make", ["adamw", "adafactor"])
-def test_bfloat16_frozen_and_tied_parameters(jobs: Jobs, tmp_path: Path, make: str) -> None:
+def test_bfloat16_frozen_and_tied_parameters(jobs: Pool, tmp_path: Path, make: str) -> None:
     jobs.get("taco", 4).run(compare_mixed, str(tmp_path), make)
 
 
@@ -168,7 +167,7 @@ def three_and_a_third(folder: str) -> None:
     compare(folder, lambda: TinyGPT(2))
 
 
-def test_means_are_rounded_as_without(jobs: Jobs, tmp_path: Path) -> None:
+def test_means_are_rounded_as_without(jobs: Pool, tmp_path: Path) -> None:
     jobs.get("taco", 3).run(three_and_a_third, str(tmp_path))
 
 
@@ -349,7 +348,7 @@ def die(folder: str) -> tuple[str, str]:
 
 
 def test_a_rank_that_dies_in_the_middle_is_named_and_the_cache_closes(
-    jobs: Jobs, tmp_path: Path
+    jobs: Pool, tmp_path: Path
 ) -> None:
     outcomes = jobs.get("taco", 2).outcomes(die, str(tmp_path))
     assert outcomes[1].exit_code == -signal.SIGKILL

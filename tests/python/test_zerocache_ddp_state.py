@@ -14,12 +14,11 @@ import pytest
 import torch
 import torch.distributed as dist
 from conftest import taco_only
-from spawn_ranks import Ranks, wait_for_all
+from spawn_ranks import Pool, Ranks, wait_for_all
 from torch import nn
 from zerocache_models import TinyGPT, assert_same_state, make_cache
 from zerocache_ranks import (
     CAPS,
-    Jobs,
     adafactor,
     adamw,
     alone,
@@ -35,7 +34,7 @@ pytestmark = taco_only
 
 
 @pytest.fixture(params=["gloo-2", "taco-3"])
-def job(request: pytest.FixtureRequest, jobs: Jobs) -> Ranks:
+def job(request: pytest.FixtureRequest, jobs: Pool) -> Ranks:
     backend, world = str(request.param).split("-")
     return jobs.get(backend, int(world))
 
@@ -110,7 +109,7 @@ def assert_equal(one: torch.Tensor, other: torch.Tensor) -> None:
 
 
 @pytest.mark.parametrize("make", [adamw, adafactor])
-def test_any_number_of_ranks_loads_what_others_saved(jobs: Jobs, tmp_path: Path, make: Any) -> None:
+def test_any_number_of_ranks_loads_what_others_saved(jobs: Pool, tmp_path: Path, make: Any) -> None:
     """Two save, three and one load; one saves, two load."""
     saved = str(tmp_path / "saved")
     jobs.get("taco", 2).run(save_and_go_on, str(tmp_path), saved, make)

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 import zerocache_ranks as on_ranks
 from conftest import taco_only
 from marks import whole
-from spawn_ranks import Ranks
+from spawn_ranks import Pool, Ranks
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from zerocache_growth import GRADIENT_BYTES, gradient_growth
@@ -22,7 +22,6 @@ from zerocache_models import TinyGPT, make_cache
 from zerocache_ranks import (
     CAPS,
     MAKES,
-    Jobs,
     adamw,
     fail_to_take,
     own_batches,
@@ -128,7 +127,7 @@ def compare_mixed(folder: str) -> None:
     compare(folder, on_ranks.mixed_model)
 
 
-def test_bfloat16_frozen_and_tied_parameters(jobs: Jobs, tmp_path: Path) -> None:
+def test_bfloat16_frozen_and_tied_parameters(jobs: Pool, tmp_path: Path) -> None:
     jobs.get("taco", 4).run(compare_mixed, str(tmp_path))
 
 

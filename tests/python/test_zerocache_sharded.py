@@ -13,11 +13,11 @@ import torch
 import torch.distributed as dist
 import zerocache_ranks as on_ranks
 from conftest import taco_only
-from spawn_ranks import Ranks
+from spawn_ranks import Pool, Ranks
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from zerocache_models import PAGE, TinyGPT, assert_same_state, batches, make_cache
-from zerocache_ranks import Jobs, adamw, alone, own_batches, refused
+from zerocache_ranks import adamw, alone, own_batches, refused
 from zerocache_spread import CAPS, average, sharded
 
 pytestmark = taco_only
@@ -338,7 +338,7 @@ def assert_close_to_others(one: torch.Tensor, other: torch.Tensor) -> None:
 
 
 @pytest.mark.parametrize("make", ["adamw", "adafactor"])
-def test_any_number_of_ranks_loads_what_others_saved(jobs: Jobs, tmp_path: Path, make: str) -> None:
+def test_any_number_of_ranks_loads_what_others_saved(jobs: Pool, tmp_path: Path, make: str) -> None:
     saved = str(tmp_path / "saved")
     expected = jobs.get("taco", 2).run(save, str(tmp_path), saved, make)[0]
     for backend, world in (("taco", 2), ("gloo", 3)):
@@ -469,7 +469,7 @@ def train_until(folder: str, when: str) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize("when", ["forward", "backward", "step"])
-def test_the_others_hear_of_a_rank_that_dies(jobs: Jobs, tmp_path: Path, when: str) -> None:
+def test_the_others_hear_of_a_rank_that_dies(jobs: Pool, tmp_path: Path, when: str) -> None:
     job = jobs.get("taco", 3)
     outcomes = job.outcomes(train_until, str(tmp_path), when)
     for rank in (0, 2):

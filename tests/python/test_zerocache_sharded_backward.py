@@ -14,11 +14,11 @@ import torch.distributed as dist
 import torch.nn.functional as F
 import zerocache_ranks as on_ranks
 from conftest import taco_only
-from spawn_ranks import Ranks
+from spawn_ranks import Pool, Ranks
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from zerocache_models import TinyGPT
-from zerocache_ranks import MAKES, Jobs, own_batches, refused, state_of, values_of
+from zerocache_ranks import MAKES, own_batches, refused, state_of, values_of
 from zerocache_spread import sharded
 from zerocache_steps import check_same
 
@@ -291,7 +291,7 @@ def die_in_backward(folder: str) -> list[tuple[str, str]]:
     return found
 
 
-def test_the_others_hear_of_a_rank_that_dies(jobs: Jobs, tmp_path: Path) -> None:
+def test_the_others_hear_of_a_rank_that_dies(jobs: Pool, tmp_path: Path) -> None:
     outcomes = jobs.get("taco", 3).outcomes(die_in_backward, str(tmp_path))
     for rank in (0, 2):
         found = outcomes[rank].value

@@ -11,11 +11,11 @@ import test_zerocache_init as init
 import torch
 import torch.distributed as dist
 from conftest import taco_only
-from spawn_ranks import Ranks
+from spawn_ranks import Pool, Ranks
 from test_zerocache_sharded import assert_same_parameters, train_beside
 from torch import nn
 from zerocache_models import PAGE, TinyGPT, make_cache
-from zerocache_ranks import Jobs, adamw, alone, plain_sgd, refused
+from zerocache_ranks import adamw, alone, plain_sgd, refused
 from zerocache_spread import CAPS
 
 pytestmark = taco_only
@@ -279,6 +279,6 @@ def train_numbered(folder: str, inside: bool) -> int:
 
 @pytest.mark.parametrize("inside", [False, True], ids=["wrapped", "built inside"])
 def test_there_are_page_numbers_for_what_all_ranks_keep(
-    jobs: Jobs, tmp_path: Path, inside: bool
+    jobs: Pool, tmp_path: Path, inside: bool
 ) -> None:
     jobs.get("taco", 4).run(train_numbered, str(tmp_path), inside)

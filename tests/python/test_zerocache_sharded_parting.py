@@ -14,17 +14,17 @@ import pytest
 import torch
 import torch.distributed as dist
 from conftest import taco_only
-from spawn_ranks import Ranks
+from spawn_ranks import Pool, Ranks
 from torch import nn
 from zerocache_models import TinyGPT
-from zerocache_ranks import Jobs, adamw, alone, own_batches, plain_sgd, refused, train
+from zerocache_ranks import adamw, alone, own_batches, plain_sgd, refused, train
 from zerocache_spread import average, sharded
 
 pytestmark = taco_only
 
 
 @pytest.fixture(params=["gloo", "taco"])
-def either(request: pytest.FixtureRequest, jobs: Jobs) -> Ranks:
+def either(request: pytest.FixtureRequest, jobs: Pool) -> Ranks:
     return jobs.get(request.param, 2)
 
 
@@ -351,7 +351,7 @@ def close_alone(folder: str) -> tuple[str, str]:
     return refused(all_of_it)
 
 
-def test_the_others_hear_of_a_rank_that_leaves(jobs: Jobs, tmp_path: Any) -> None:
+def test_the_others_hear_of_a_rank_that_leaves(jobs: Pool, tmp_path: Any) -> None:
     found = jobs.get("taco", 2).run(close_alone, str(tmp_path))
     assert found[1] == ("ZeroDivisionError", "no data")
     assert "rank 1: ZeroDivisionError: no data" in found[0][1]

@@ -2,7 +2,7 @@
 
 ``Ranks`` starts them once; ``run()`` has all call one function and gathers what they return,
 ``outcomes()`` also takes it that some fail or die. Everything has a deadline, and the processes are
-ended by their own pid, also when a test fails.
+ended by their own pid, also when a test fails. A ``Pool`` keeps them for further tests.
 
 The processes are forked from a server that has imported torch already, so that starting one takes
 milliseconds. Functions and arguments travel by pickle: functions must stand at module level.
@@ -281,6 +281,36 @@ class Ranks:
         return [process.exitcode for process in self._processes]
 
     def __enter__(self) -> Ranks:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Pool:
+    """Ranks that several tests use one after the other, by a key: made when they are first asked
+    for, and again where a test has broken them. ``make(*key)`` returns them, ``begin(ranks, *key)``
+    has them join each other."""
+
+    def __init__(self, make: Callable[..., Ranks], begin: Callable[..., object]) -> None:
+        self._make, self._begin = make, begin
+        self._made: dict[tuple[Any, ...], Ranks] = {}
+
+    def get(self, *key: Any) -> Ranks:
+        found = self._made.get(key)
+        if found is not None and found.broken:
+            found.close(1)
+            found = None
+        if found is None:
+            found = self._made[key] = self._make(*key)
+            self._begin(found, *key)
+        return found
+
+    def close(self) -> None:
+        for ranks in self._made.values():
+            ranks.close()
+
+    def __enter__(self) -> Pool:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from spawn_ranks import Ranks
+from spawn_ranks import Pool, Ranks
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from zerocache_models import TinyGPT, batches, make_cache
@@ -17,25 +17,13 @@ CAPS = (12, 12, 400)
 Make = Callable[[nn.Module], torch.optim.Optimizer]
 
 
-class Jobs:
-    """Initialised groups, by backend and size; a broken one is replaced."""
-
-    def __init__(self) -> None:
-        self._jobs: dict[tuple[str, int], Ranks] = {}
-
-    def get(self, backend: str, world: int) -> Ranks:
-        job = self._jobs.get((backend, world))
-        if job is None or job.broken:
-            if job is not None:
-                job.close(1)
-            job = Ranks(world, {"TACO_LOG": "warning", "GLOO_SOCKET_IFNAME": "lo"})
-            self._jobs[backend, world] = job
-            job.initialise(backend)
-        return job
-
-    def close(self) -> None:
-        for job in self._jobs.values():
-            job.close(10)
+def pool() -> Pool:
+    """Initialised groups, by backend and size."""
+    environment = {"TACO_LOG": "warning", "GLOO_SOCKET_IFNAME": "lo"}
+    return Pool(
+        lambda _, world: Ranks(world, environment),
+        lambda ranks, backend, _: ranks.initialise(backend),
+    )
 
 
 def refused(call: Any) -> tuple[str, str]:

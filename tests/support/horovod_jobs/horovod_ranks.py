@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from spawn_ranks import Ranks
+from spawn_ranks import Pool, Ranks
 
 import taco_torch.horovod as hvd
 
@@ -36,26 +36,9 @@ def joined(ranks: Ranks) -> Ranks:
     return ranks
 
 
-class HorovodJobs:
-    """Jobs by their number of ranks; a broken one is replaced."""
-
-    def __init__(self) -> None:
-        self._jobs: dict[int, Ranks] = {}
-
-    def get(self, world: int) -> Ranks:
-        job = self._jobs.get(world)
-        if job is not None and job.broken:
-            job.close(1)
-            job = None
-        if job is None:
-            job = Ranks(world, {"TACO_LOG": "warning"})
-            self._jobs[world] = job
-            joined(job)
-        return job
-
-    def close(self) -> None:
-        for job in self._jobs.values():
-            job.close(10)
+def pool() -> Pool:
+    """Jobs by their number of ranks."""
+    return Pool(lambda world: Ranks(world, {"TACO_LOG": "warning"}), lambda ranks, _: joined(ranks))
 
 
 def raises(kind: type[BaseException], call: Callable[[], object], *texts: str) -> str:
