@@ -3,7 +3,8 @@
 Made by the session (session.py), whose thread calls everything here. A thread reads what the
 supervisor sends and puts it among the session's events, another writes: so the session never waits
 for a supervisor that waits for the session. Who reads slowly slows the ranks down, as a pipe does:
-of each host only so many events lie about at once.
+of each host only so many events lie about at once. But a supervisor on another host hears that the
+launcher lives, however long the session waits for whoever reads its output.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import IO, Any
 
 from taco_torch.launch.messages import Lines, Message, decoded, encoded
@@ -124,9 +125,17 @@ class Link:
         assert commands is not None
         # A supervisor that has gone hears nothing: _read says that it has.
         with contextlib.suppress(OSError), commands:
-            while (data := self._outgoing.get()) is not None:
+            while (data := self._next_word()) is not None:
                 commands.write(data)
                 commands.flush()
+
+    def _next_word(self) -> bytes | None:
+        """The message to be sent next: to another host a beat, where there is no other for so
+        long. None: it is over."""
+        try:
+            return self._outgoing.get(timeout=None if self.is_local else BEAT_S)
+        except Empty:
+            return encoded({"do": "beat"})
 
 
 def _some(stream: IO[bytes]) -> bytes:

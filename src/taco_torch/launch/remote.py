@@ -6,9 +6,10 @@ way or the connection is gone, the ranks end: first SIGTERM, then SIGKILL, to th
 group of each. The kernel kills them if the supervisor itself is killed. Processes that a rank has
 left behind become the supervisor's children, and end with it.
 
-One thread, one selector. Messages in: "hello", "start" (a rank), "end", "listen", "unlisten",
-"reach", "beat". Messages out: "ready", "output", "exit", "listening", "unlistened",
-"reached".
+One thread, one selector, and no write that waits: a launcher that does not read holds back what the
+ranks write, as a pipe does, but not what it says itself. Messages in: "hello", "start" (a rank),
+"end", "listen", "unlisten", "reach", "beat". Messages out: "ready", "output", "exit", "listening",
+"unlistened", "reached".
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from taco_torch.launch.supervised import CannotStart, SupervisedRank
 from taco_torch.launch.version import version
 
 _GRACE_S = 2.0  # from SIGTERM to SIGKILL, where the launcher can no longer say
+_MOST_UNSENT = 1 << 18  # bytes; with more no rank is read from
 
 
 class Supervisor:
@@ -43,6 +45,9 @@ class Supervisor:
         self._lines = Lines()
         self._leaving = False
         self._answerless = False  # nobody reads what is sent any more
+        self._unsent = bytearray()
+        self._waits_for_room = False  # to send more
+        self._held_back: list[tuple[SupervisedRank, int]] = []  # streams that wait for room there
         self._silence_s = 0.0  # how long the launcher may say nothing; 0: for ever
         self._heard = time.monotonic()
         self._wake, wakes = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -50,6 +55,7 @@ class Supervisor:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, lambda *_: self._leave())
+        os.set_blocking(1, False)
         self._watch(0, self._read_commands)
         self._watch(self._wake, self._wakened)
 
@@ -60,13 +66,20 @@ class Supervisor:
         while not (self._leaving and not self._ranks):
             for key, _ in self._selector.select(self._timeout()):
                 key.data()
-            if self._silence_s and time.monotonic() - self._heard > self._silence_s:
+            if self._is_silent():
                 self._leave()
             for rank in list(self._ranks.values()):
                 rank.end_when_due()
                 if rank.is_over():
                     self._report(rank)
         self._orphans.kill()
+        if not self._is_silent():
+            os.set_blocking(1, True)
+            self._flush()
+
+    def _is_silent(self) -> bool:
+        """Whether the launcher has said nothing for too long."""
+        return self._silence_s > 0 and time.monotonic() - self._heard > self._silence_s
 
     def _timeout(self) -> float | None:
         times = [rank.due_in() for rank in self._ranks.values()]
@@ -76,13 +89,35 @@ class Supervisor:
         return None if soonest is None else max(0.0, soonest)
 
     def _send(self, message: Message) -> None:
-        data = encoded(message)
-        while data and not self._answerless:
-            try:
-                data = data[os.write(1, data) :]
-            except OSError:
+        self._unsent += encoded(message)
+        self._flush()
+        if self._unsent and not self._waits_for_room:
+            self._selector.register(1, selectors.EVENT_WRITE, self._go_on)
+            self._waits_for_room = True
+
+    def _flush(self) -> None:
+        """Sends as much as goes without waiting."""
+        try:
+            while self._unsent:
+                del self._unsent[: os.write(1, self._unsent)]
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._unsent.clear()
+            if not self._answerless:
                 self._answerless = True
                 self._leave()
+
+    def _go_on(self) -> None:
+        """There is room for more."""
+        self._flush()
+        if not self._unsent:
+            self._selector.unregister(1)
+            self._waits_for_room = False
+        if len(self._unsent) < _MOST_UNSENT:
+            held_back, self._held_back = self._held_back, []
+            for rank, stream in held_back:
+                self._watch(stream, functools.partial(self._copy, rank, stream))
 
     # Events
 
@@ -107,7 +142,10 @@ class Supervisor:
                 rank.collect()
 
     def _read_commands(self) -> None:
-        data = os.read(0, 1 << 16)
+        try:
+            data = os.read(0, 1 << 16)
+        except BlockingIOError:  # stdin and stdout may be one socket
+            return
         self._heard = time.monotonic()
         if not data:
             self._selector.unregister(0)
@@ -158,6 +196,10 @@ class Supervisor:
             rank.end(0.0)
 
     def _copy(self, rank: SupervisedRank, stream: int) -> None:
+        if len(self._unsent) >= _MOST_UNSENT:
+            self._selector.unregister(stream)
+            self._held_back.append((rank, stream))
+            return
         text = rank.read(stream)
         if text is None:
             self._close(rank, stream)
@@ -165,12 +207,15 @@ class Supervisor:
             self._pass_on(rank, rank.streams[stream], text)
 
     def _close(self, rank: SupervisedRank, stream: int) -> None:
-        self._selector.unregister(stream)
+        if (rank, stream) in self._held_back:
+            self._held_back.remove((rank, stream))
+        else:
+            self._selector.unregister(stream)
         name = rank.streams[stream]
         self._pass_on(rank, name, rank.close(stream))
 
     def _pass_on(self, rank: SupervisedRank, stream: str, text: str) -> None:
-        if text:
+        if text and not self._answerless:
             self._send({"is": "output", "key": rank.key, "stream": stream, "text": text})
 
     def _report(self, rank: SupervisedRank) -> None:

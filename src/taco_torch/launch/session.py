@@ -19,7 +19,7 @@ from typing import Any
 
 from taco_torch.launch.errors import HostError, HostGone, LaunchError
 from taco_torch.launch.hosts import is_local
-from taco_torch.launch.link import BEAT_S, Link
+from taco_torch.launch.link import Link
 from taco_torch.launch.messages import Message
 from taco_torch.launch.output import Output, say
 from taco_torch.launch.reach import interface_addresses
@@ -79,7 +79,6 @@ class Session:
         self._verbose = verbose
         self._deferred: deque[Event] = deque()
         self._keys = 0
-        self._next_beat = time.monotonic() + BEAT_S
         self._reached: dict[tuple[str, str], list[str]] = {}
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) != signal.SIG_IGN:  # as by nohup
@@ -256,13 +255,11 @@ class Session:
     def _fresh(self, timeout_s: float | None) -> Event | None:
         end = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
-            now = time.monotonic()
-            if end is not None and now >= end:
+            left = None if end is None else end - time.monotonic()
+            if left is not None and left <= 0:
                 return None
-            until = self._beat(now)
-            times = [each - now for each in (end, until) if each is not None]
             try:
-                link, message = self.events.get(timeout=min(times) if times else None)
+                link, message = self.events.get(timeout=left)
             except Empty:
                 continue
             if link is None and message["is"] == "interrupted":
@@ -272,16 +269,6 @@ class Session:
             event = self._digest(Event(link, message))
             if event is not None:
                 return event
-
-    def _beat(self, now: float) -> float | None:
-        others = [link for link in self.links.values() if not link.is_local]
-        if not others:
-            return None
-        if now >= self._next_beat:
-            self._next_beat = now + BEAT_S
-            for link in others:
-                link.send({"do": "beat"})
-        return self._next_beat
 
     def _digest(self, event: Event) -> Event | None:
         """The event, unless it concerns the session alone."""

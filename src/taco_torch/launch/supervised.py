@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
 import os
 import re
 import signal
 import subprocess
+import sys
+import termios
 import time
 from collections.abc import Mapping, Sequence
 
@@ -87,10 +90,13 @@ class SupervisedRank:
         return as_text(data[:cut])
 
     def close(self, stream: int) -> str:
-        """A last line that has no end."""
+        """All that it has written and that was not read, and a last line that has no end. Others
+        who still hold the pipe open may write on: what comes from now on is lost."""
+        waiting = fcntl.ioctl(stream, termios.FIONREAD, bytes(4))
+        last = os.read(stream, int.from_bytes(waiting, sys.byteorder))
         del self.streams[stream]
         self._files.pop(stream).close()
-        return as_text(self._rests.pop(stream))
+        return as_text(self._rests.pop(stream) + last)
 
     def collect(self) -> None:
         """Takes its status, now that it has ended; its process group ends with it."""

@@ -16,6 +16,7 @@ from taco_torch.launch.hosts import Slot
 # Ranks of another launcher, and what a shell keeps for itself.
 _LEFT_OUT = re.compile(
     r"(?:OMPI_|PMIX_|PMI_|PRTE_|PRRTE_|HYDI_|HYDRA_|MPI_LOCAL|TORCHELASTIC_|TACORUN_|BASH_FUNC_).*"
+    r"|SLURM_(?:PROCID|LOCALID|NODEID|GTIDS|TASK_PID|STEPID|STEP_.*)"
     r"|(?:ROLE_|LOCAL_|GROUP_)?(?:RANK|WORLD_SIZE)|MASTER_ADDR|MASTER_PORT|ROLE_NAME"
     r"|HOROVOD_(?:RANK|SIZE|LOCAL_RANK|LOCAL_SIZE|CROSS_RANK|CROSS_SIZE|HOSTNAME|ELASTIC)"
     r"|OLDPWD|PWD|SHLVL|_"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import re
@@ -10,7 +11,9 @@ import subprocess
 import sys
 import termios
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from queue import SimpleQueue
 
 import pytest
 from launching import (
@@ -19,6 +22,7 @@ from launching import (
     all_gone,
     end,
     environment,
+    is_alive,
     lines_of,
     pids_in,
     run,
@@ -26,6 +30,10 @@ from launching import (
     until,
     write,
 )
+
+from taco_torch.launch import link
+from taco_torch.launch.messages import decoded, encoded
+from taco_torch.launch.ssh import SUPERVISOR, Ssh
 
 PYTHON = sys.executable
 
@@ -68,12 +76,14 @@ def test_the_environment_goes_along_but_for_another_launcher_s_ranks(tmp_path: P
         tmp_path,
         """
         import os
-        for name in ("MINE", "NEW", "OMPI_COMM_WORLD_RANK", "TORCHELASTIC_RUN_ID", "RANK", "SAID"):
+        others = "OMPI_COMM_WORLD_RANK", "TORCHELASTIC_RUN_ID", "SLURM_PROCID", "SLURM_STEP_ID"
+        for name in ("MINE", "NEW", *others, "SLURM_JOB_ID", "RANK", "SAID"):
             print(name, os.environ.get(name))
         """,
     )
     variables = {"MINE": "a b", "OMPI_COMM_WORLD_RANK": "7", "RANK": "7", "SAID": "before"}
-    variables["TORCHELASTIC_RUN_ID"] = "7"
+    variables |= {"TORCHELASTIC_RUN_ID": "7", "SLURM_PROCID": "7", "SLURM_STEP_ID": "7"}
+    variables["SLURM_JOB_ID"] = "7"
     words = ["-np", "1", "-x", "NEW=1=2", "-x", "SAID=after", "-x", "MINE", PYTHON, program]
     done = run(words, tmp_path, variables)
     assert lines_of(done.stdout, 0) == [
@@ -81,6 +91,9 @@ def test_the_environment_goes_along_but_for_another_launcher_s_ranks(tmp_path: P
         "NEW 1=2",
         "OMPI_COMM_WORLD_RANK None",
         "TORCHELASTIC_RUN_ID None",
+        "SLURM_PROCID None",
+        "SLURM_STEP_ID None",
+        "SLURM_JOB_ID 7",
         "RANK 0",
         "SAID after",
     ], done.stderr
@@ -167,6 +180,113 @@ def test_ranks_end_when_nobody_reads_their_output_any_more(tmp_path: Path) -> No
         assert process.wait(20) == 141
     finally:
         end(process)
+
+
+# The supervisor and the launcher, each on its own
+
+
+@contextlib.contextmanager
+def supervisor(silence_s: float) -> Iterator[subprocess.Popen[bytes]]:
+    made = subprocess.Popen(
+        [PYTHON, "-c", SUPERVISOR], env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    try:
+        tell(made, {"do": "hello", "silence_s": silence_s})
+        assert made.stdout is not None
+        assert decoded(made.stdout.readline())["is"] == "ready"
+        yield made
+    finally:
+        made.kill()
+        made.communicate()
+
+
+def tell(process: subprocess.Popen[bytes], message: dict[str, object]) -> None:
+    assert process.stdin is not None
+    process.stdin.write(encoded(message))
+    process.stdin.flush()
+
+
+def start_rank(process: subprocess.Popen[bytes], folder: Path, program: str) -> None:
+    words = [PYTHON, program]
+    whole = {"environment": environment(), "inherit": False, "folder": str(folder)}
+    tell(process, {"do": "start", "key": 1, "command": words, **whole})
+
+
+def test_ranks_outlive_an_output_that_nobody_reads(tmp_path: Path) -> None:
+    program = write(
+        tmp_path,
+        """
+        import os
+        with open("rank.pid", "w") as file:
+            file.write(str(os.getpid()))
+        while True:
+            print("x" * 1000)
+        """,
+    )
+    with supervisor(silence_s=0.5) as made:
+        start_rank(made, tmp_path, program)
+        (pid,) = pids_in(tmp_path, 1)
+        end_of_pause = time.monotonic() + 2.0
+        while time.monotonic() < end_of_pause:  # the launcher lives, and does not read
+            tell(made, {"do": "beat"})
+            assert is_alive(pid)
+            time.sleep(0.05)
+        assert made.stdout is not None
+        for _ in range(200):
+            tell(made, {"do": "beat"})
+            assert decoded(made.stdout.readline())["is"] == "output"
+        assert is_alive(pid)
+    all_gone([pid])
+
+
+@pytest.mark.parametrize("count", [10_000, 36_000])
+def test_the_last_words_of_a_rank_arrive_however_late_they_are_read(
+    tmp_path: Path, count: int
+) -> None:
+    """So many lines of ten bytes fill the pipes on the way."""
+    program = write(
+        tmp_path,
+        f"""
+        import os
+        with open("rank.pid", "w") as file:
+            file.write(str(os.getpid()))
+        os.write(1, b"".join(b"%09d\\n" % number for number in range({count})))
+        """,
+    )
+    with supervisor(silence_s=0.0) as made:
+        start_rank(made, tmp_path, program)
+        (pid,) = pids_in(tmp_path, 1)
+        all_gone([pid])
+        time.sleep(0.5)  # for longer than its pipes may be held open by others
+        assert made.stdout is not None
+        text = ""
+        while (message := decoded(made.stdout.readline()))["is"] == "output":
+            text += message["text"]
+        assert message["is"] == "exit"
+        assert text.split() == [f"{number:09d}" for number in range(count)]
+
+
+def test_a_host_hears_of_its_launcher_while_the_session_is_busy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With writing output, say, that nobody reads: here it does not exist at all."""
+    monkeypatch.setattr(link, "BEAT_S", 0.05)
+    program = write(
+        tmp_path,
+        f"""
+        import sys
+        with open("{tmp_path}/heard", "w", buffering=1) as file:
+            for line in sys.stdin:
+                file.write(line)
+        """,
+    )
+    made = link.Link("h1", Ssh(command=[PYTHON, program]), os.environ, SimpleQueue())
+    try:
+        heard = tmp_path / "heard"
+        until(lambda: heard.exists() and heard.read_text().count('"beat"') > 2, "three beats", 20)
+    finally:
+        made.close()
+        made.kill()
 
 
 # How a job ends
