@@ -52,6 +52,28 @@ struct Parsed {
 
 constinit PerProcess<Parsed> parsed;
 
+constexpr const char* kHeadOfTable =
+    "| name | type | unit | default | accepted | meaning |\n"
+    "|---|---|---|---|---|---|\n";
+
+std::string cell_of_table(std::string_view value) {
+  std::string escaped;
+  for (const char c : value) {
+    if (c == '|') escaped.push_back('\\');  // a bar ends a cell
+    escaped.push_back(c);
+  }
+  return escaped;
+}
+
+std::string row_of_table(std::string_view name, std::string_view type, std::string_view unit,
+                         const std::string& fallback, std::string_view accepted,
+                         std::string_view meaning) {
+  return "| `" + std::string(name) + "` | " + std::string(type) + " | " +
+         (unit.empty() ? "-" : std::string(unit)) + " | " +
+         (fallback.empty() ? "(none)" : "`" + fallback + "`") + " | " + cell_of_table(accepted) +
+         " | " + cell_of_table(meaning) + " |\n";
+}
+
 LogLevel log_level_named(std::string_view name) {
   if (name == "debug") return LogLevel::kDebug;
   if (name == "warning") return LogLevel::kWarning;
@@ -131,6 +153,12 @@ std::vector<Env::Row> Env::table() {
     }
     rows.push_back(std::move(row));
   }
+  for (const env_internal::Listed& each : env_internal::listed()) {
+    const char* text = std::getenv(each.name);
+    const bool is_set = text != nullptr && *text != '\0';
+    rows.push_back({each.name, each.type, each.unit, each.fallback, each.meaning,
+                    is_set ? text : each.fallback, is_set});
+  }
   return rows;
 }
 
@@ -142,23 +170,21 @@ std::string environment_markdown() {
       "an unknown `TACO_*` or `LIGHT_*` name is a warning that names the nearest known one; an "
       "empty "
       "value counts as not set. This page is generated: `python -m taco_torch.info "
-      "--env-markdown`.\n\n"
-      "| name | type | unit | default | accepted | meaning |\n"
-      "|---|---|---|---|---|---|\n";
-  const auto cell = [](const std::string& value) {
-    std::string escaped;
-    for (const char c : value) {
-      if (c == '|') escaped.push_back('\\');  // a bar ends a cell
-      escaped.push_back(c);
-    }
-    return escaped;
-  };
-  for (const Variable& variable : variables()) {
-    const std::string fallback = variable.show(defaults);
-    text += std::string("| `") + variable.name + "` | " + variable.type + " | " +
-            (*variable.unit == '\0' ? "-" : variable.unit) + " | " +
-            (fallback.empty() ? "(none)" : "`" + fallback + "`") + " | " + cell(variable.accepted) +
-            " | " + cell(variable.meaning) + " |\n";
+      "--env-markdown`.\n\n";
+  text += kHeadOfTable;
+  for (const Variable& each : variables()) {
+    text += row_of_table(each.name, each.type, each.unit, each.show(defaults), each.accepted,
+                         each.meaning);
+  }
+  text +=
+      "\n## Of a Horovod-compatible job\n\n"
+      "Read at each `hvd.init()` ([horovod.md](horovod.md)), or when `tacorun` starts "
+      "([launch.md](launch.md)). A malformed value is an error that names it; an empty value "
+      "counts as not set.\n\n";
+  text += kHeadOfTable;
+  for (const env_internal::Listed& each : env_internal::listed()) {
+    text +=
+        row_of_table(each.name, each.type, each.unit, each.fallback, each.accepted, each.meaning);
   }
   return text;
 }

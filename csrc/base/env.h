@@ -1,6 +1,7 @@
 // Every environment variable the project reads, in one place: type, unit, default, meaning. Parsed
 // once; a malformed value is an error that names it, an unknown TACO_* or LIGHT_* name warns
-// with the nearest known one. docs/environment.md is generated from the table in env_table.cc.
+// with the nearest known one. docs/environment.md is generated from the table in env_table.cc,
+// which also lists the variables HOROVOD_* that Python reads by itself.
 #pragma once
 
 #include <cstdint>

@@ -360,8 +360,36 @@ constexpr auto kVariables = std::to_array<Variable>({
      }},
 });
 
+constexpr auto kListed = std::to_array<Listed>({
+    {"HOROVOD_FUSION_THRESHOLD", "integer", "bytes", "67108864", "an integer from 0 to 2^50",
+     "Tensors that are ready together are reduced in one buffer up to this size; 0: each alone. "
+     "The same on all ranks."},
+    {"HOROVOD_CYCLE_TIME", "number", "milliseconds", "1", "a number from 0 to 60000",
+     "The time between two rounds of which the first brought nothing."},
+    {"HOROVOD_CACHE_CAPACITY", "integer", "", "1024", "an integer from 0 to 1048576",
+     "The operations that ranks agree on by a bit once they have seen them; 0: none. The same on "
+     "all ranks."},
+    {"HOROVOD_STALL_CHECK_TIME_SECONDS", "number", "seconds", "60", "a number from 0 to 10^9",
+     "After this time a warning names a tensor that some ranks have not submitted, and which."},
+    {"HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", "number", "seconds", "0", "a number from 0 to 10^9",
+     "After this time such a tensor is an error; 0: never."},
+    {"HOROVOD_STALL_CHECK_DISABLE", "boolean", "", "0", "0, 1, false, true, off, on, no or yes",
+     "Neither warning nor error."},
+    {"HOROVOD_TIMELINE", "path", "", "", "a file, or dynamic",
+     "Rank 0 writes there when operations were negotiated and run, in Chrome's trace format."},
+    {"HOROVOD_TIMELINE_MARK_CYCLES", "boolean", "", "0", "0, 1, false, true, off, on, no or yes",
+     "The timeline shows when rounds began."},
+    {"HOROVOD_START_TIMEOUT", "number", "seconds", "300", "a number from 1 to 10^6",
+     "How long init() waits for the other ranks. Of tacorun: how long for all hosts, 30 unless "
+     "said."},
+    {"HOROVOD_ELASTIC_TIMEOUT", "number", "seconds", "600", "a number from 1 on",
+     "How long tacorun waits for hosts that an elastic job needs."},
+});
+
 }  // namespace
 
 std::span<const Variable> variables() { return kVariables; }
+
+std::span<const Listed> listed() { return kListed; }
 
 }  // namespace taco::env_internal

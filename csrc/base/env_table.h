@@ -20,4 +20,18 @@ struct Variable {
 
 std::span<const Variable> variables();
 
+// A variable that Python reads by itself, more than once in a process
+// (src/taco_torch/horovod/settings.py, src/taco_torch/launch/arguments.py). It stands here for the
+// table alone.
+struct Listed {
+  const char* name;
+  const char* type;
+  const char* unit;
+  const char* fallback;
+  const char* accepted;
+  const char* meaning;
+};
+
+std::span<const Listed> listed();
+
 }  // namespace taco::env_internal

@@ -217,6 +217,22 @@ TEST(Env, TheTableShowsDefaultsAndValuesInForce) {
   unsetenv("TACO_TUNE");
 }
 
+TEST(Env, TheTableHasTheVariablesThatPythonReads) {
+  const auto row_of = [](const std::string& name) {
+    for (const Env::Row& row : Env::table()) {
+      if (row.name == name) return row;
+    }
+    return Env::Row{};
+  };
+  unsetenv("HOROVOD_CYCLE_TIME");
+  EXPECT_EQ(row_of("HOROVOD_CYCLE_TIME").value, "1");
+  EXPECT_FALSE(row_of("HOROVOD_CYCLE_TIME").is_set);
+  setenv("HOROVOD_CYCLE_TIME", "2.5", 1);
+  EXPECT_EQ(row_of("HOROVOD_CYCLE_TIME").value, "2.5");
+  EXPECT_TRUE(row_of("HOROVOD_CYCLE_TIME").is_set);
+  unsetenv("HOROVOD_CYCLE_TIME");
+}
+
 TEST(Env, EveryDefaultInTheTableIsItselfAccepted) {
   for (const Env::Row& row : Env::table()) {
     EXPECT_TRUE(parse({row.name + "=" + row.fallback}).ok()) << row.name << "=" << row.fallback;

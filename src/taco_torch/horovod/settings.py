@@ -1,8 +1,9 @@
-"""The HOROVOD_* variables that say how a job works, all of them in one table.
+"""The HOROVOD_* variables that say how a job works.
 
-They are read at each ``init()``, as Horovod does, and not once in a process like those of
-csrc/base/env_table.cc: a program may change them between two incarnations. A malformed value is an
-error that names it; an empty one counts as not set. What says which rank this is stands in
+They are read at each ``init()``, as Horovod does, and not once in a process like others: a program
+may change them between two incarnations. So they are read here, and csrc/base/env_table.cc, where
+all variables stand, lists them; a test holds the two equal. A malformed value is an error that
+names it; an empty one counts as not set. The variables that say which rank this is stand in
 environment.py.
 """
 
@@ -89,7 +90,8 @@ VARIABLES = (
         _whole(0, 1 << 50),
         "bytes, an integer from 0 to 2^50",
         "67108864",
-        "Tensors that are ready together are reduced in one buffer up to this size; 0: each alone.",
+        "Tensors that are ready together are reduced in one buffer up to this size; 0: each alone. "
+        "The same on all ranks.",
     ),
     Variable(
         "HOROVOD_CYCLE_TIME",
@@ -105,7 +107,8 @@ VARIABLES = (
         _whole(0, 1 << 20),
         "an integer from 0 to 1048576",
         "1024",
-        "The operations that ranks agree on by a bit once they have seen them; 0: none.",
+        "The operations that ranks agree on by a bit once they have seen them; 0: none. The same "
+        "on all ranks.",
     ),
     Variable(
         "HOROVOD_STALL_CHECK_TIME_SECONDS",
@@ -153,7 +156,8 @@ VARIABLES = (
         _number(1.0, 1e6),
         "seconds, a number from 1 to 10^6",
         "300",
-        "How long init() waits for the other ranks.",
+        "How long init() waits for the other ranks. Of tacorun: how long for all hosts, 30 unless "
+        "said.",
     ),
 )
 
