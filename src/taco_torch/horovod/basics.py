@@ -3,9 +3,15 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from taco_torch.errors import TacoError
 from taco_torch.horovod import job, process_sets
+from taco_torch.horovod.exceptions import HorovodInternalError
 from taco_torch.horovod.job import internal_errors, standing, the_job
 from taco_torch.horovod.process_sets import ProcessSet
+from taco_torch.launch import member
+
+# Worlds of an elastic job, one after the other, that lose a rank while they are being made.
+_ATTEMPTS = 20
 
 
 def init(
@@ -16,7 +22,8 @@ def init(
 
     Who this process is and where rank 0 is say the variables of whatever has started it
     (environment.py); how the job works say HOROVOD_* variables (settings.py). May be called again
-    after ``shutdown()``, any number of times.
+    after ``shutdown()``, any number of times. A rank of an elastic job that loses another one
+    meanwhile meets the others again in the next world.
 
     Args:
         comm: None, or all ranks of the job; for some of them there are process sets.
@@ -31,10 +38,15 @@ def init(
     """
     wanted = _listed(process_sets)
     _check_apart(wanted)
-    started = job.start()
-    if started is None:
-        return
-    _begin(started, wanted, comm)
+    for attempt in range(1, _ATTEMPTS + 1):
+        try:
+            started = job.start()
+            if started is not None:
+                _begin(started, wanted, comm)
+            return
+        except (HorovodInternalError, TacoError):
+            if attempt == _ATTEMPTS or not member.present():
+                raise
 
 
 def _listed(given: Sequence[ProcessSet] | str | None) -> list[ProcessSet]:

@@ -1,16 +1,20 @@
 """Which rank of which world this process is, by the variables of whatever has started it.
 
-Understood are horovodrun's and tacorun's variables, torchrun's, those of Open MPI 4 and 5, and
-Hydra's (MPICH, Intel MPI), in this order: where a launcher was started by another one, the inner
-one knows. No MPI library is needed. A process without any of them is a world of its own.
+Understood are horovodrun's and tacorun's variables, torchrun's, those of SLURM's srun (slurm.py),
+of Open MPI 4 and 5, and Hydra's (MPICH, Intel MPI), in this order: where a launcher was started by
+another one, the inner one knows. No MPI library is needed. A process without any of them is a world
+of its own. Two jobs on one host do not meet: where they do is chosen by what names a job
+(job_name.py).
 """
 
 import os
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
+
+from taco_torch.horovod import job_name, slurm
+from taco_torch.horovod.variables import check_within, number
 
 DEFAULT_PORT = 29500  # torch's
 LOOPBACK = "127.0.0.1"
@@ -31,6 +35,7 @@ class World:
     port: int
     agent_store: bool = False  # the launcher serves the store, not rank 0
     incarnation: str = ""  # differs where a launcher starts a world again at the same store
+    job: str = ""  # differs between jobs; "": the launcher does not name them
 
 
 @dataclass(frozen=True)
@@ -57,6 +62,7 @@ _LAUNCHERS = (
         ("HOROVOD_CROSS_SIZE",),
     ),
     _Launcher("torchrun", ("RANK",), ("WORLD_SIZE",), ("LOCAL_RANK",), ("LOCAL_WORLD_SIZE",)),
+    _Launcher("srun", slurm.RANK, slurm.SIZE, slurm.LOCAL_RANK),
     _Launcher(
         "Open MPI",
         ("OMPI_COMM_WORLD_RANK", "PMIX_RANK"),
@@ -93,41 +99,63 @@ def world(environment: Mapping[str, str] | None = None) -> World:
             import_module("taco_torch.launch.member").enter()
         environment = os.environ
     given = {name: text.strip() for name, text in environment.items() if text.strip()}
-    for launcher in _LAUNCHERS:
+    for launcher in _asked(given):
         found = _place(launcher, given)
         if found is not None:
             return found
+    slurm.warn_of_a_script(given)
     return World(0, 1, 0, 1, 0, 1, LOOPBACK, 0)
+
+
+def _asked(given: Mapping[str, str]) -> Iterator[_Launcher]:
+    """The launchers whose variables count, in this order. A task of srun's may find some of an MPI
+    library's beside them (srun --mpi=pmix), which name no size."""
+    for launcher in _LAUNCHERS:
+        if launcher.name != "srun":
+            yield launcher
+        elif slurm.is_task(given):
+            yield launcher
+            return
 
 
 def _place(launcher: _Launcher, given: Mapping[str, str]) -> World | None:
     """The place that this launcher's variables give, if it has set them."""
-    rank = _number(launcher.rank, given)
-    size = _number(launcher.size, given)
+    rank = number(launcher.rank, given)
+    size = number(launcher.size, given)
     if rank is None or size is None:
         _check_alone(launcher, given)
         return None
-    local_rank = _number(launcher.local_rank, given)
-    local_size = _number(launcher.local_size, given)
-    _check_within(launcher.rank[0], rank, launcher.size[0], size)
+    local_rank = number(launcher.local_rank, given)
+    local_size = number(launcher.local_size, given)
+    check_within(launcher.rank[0], rank, _named(launcher.size, given), size)
+    if launcher.name == "srun":
+        local_size = slurm.tasks_here(given, size)
     if local_rank is not None and local_size is not None:
-        _check_within(launcher.local_rank[0], local_rank, launcher.local_size[0], local_size)
+        name = (*launcher.local_size, "the number of tasks on this node")[0]
+        check_within(launcher.local_rank[0], local_rank, name, local_size)
     agent_store = given.get("TORCHELASTIC_USE_AGENT_STORE", "").lower() == "true"
     restarts = given.get("TORCHELASTIC_RESTART_COUNT", "") if agent_store else ""
     elastic_world = given.get("TACORUN_WORLD", "")
     one_host = local_size == size
+    job = job_name.of(launcher.name, given)
     return World(
         rank,
         size,
         local_rank,
         local_size,
-        _number(launcher.cross_rank, given),
-        _number(launcher.cross_size, given),
+        number(launcher.cross_rank, given),
+        number(launcher.cross_size, given),
         _address(launcher, given, one_host),
-        _port(given),
+        _port(given, job),
         agent_store,
         elastic_world or restarts,
+        job,
     )
+
+
+def _named(names: tuple[str, ...], given: Mapping[str, str]) -> str:
+    """The one of these variables that counts."""
+    return next(name for name in names if name in given)
 
 
 def _check_alone(launcher: _Launcher, given: Mapping[str, str]) -> None:
@@ -146,34 +174,21 @@ def _check_alone(launcher: _Launcher, given: Mapping[str, str]) -> None:
     )
 
 
-def _number(names: tuple[str, ...], given: Mapping[str, str]) -> int | None:
-    for name in names:
-        if name not in given:
-            continue
-        text = given[name]
-        if not re.fullmatch(r"[0-9]{1,9}", text):
-            raise ValueError(f'environment variable {name} is "{text}", but must be a whole number')
-        return int(text)
-    return None
-
-
-def _check_within(name: str, rank: int, size_name: str, size: int) -> None:
-    if size < 1 or rank >= size:
-        raise ValueError(
-            f"{name} is {rank}, but {size_name} is {size}: ranks go from 0 to size - 1"
-        )
-
-
 def _address(launcher: _Launcher, given: Mapping[str, str], one_host: bool) -> str:
     if "MASTER_ADDR" in given:
         return given["MASTER_ADDR"]
     if one_host:
         return LOOPBACK
+    if launcher.name == "srun":
+        node = slurm.first_node(given)
+        if node is not None:
+            return node
     for host in _hosts(given):
         return host
     raise ValueError(
         f"{launcher.name} has started ranks on several hosts, and nothing says on which one rank 0 "
-        "is: set MASTER_ADDR to that host on all ranks (mpirun -x MASTER_ADDR=host1 ...)"
+        "is: set MASTER_ADDR to that host on all ranks (mpirun -x MASTER_ADDR=host1 ..., or "
+        "MASTER_ADDR=host1 srun ...)"
     )
 
 
@@ -188,10 +203,10 @@ def _hosts(given: Mapping[str, str]) -> Iterator[str]:
                     yield words[0].split(":")[0]
 
 
-def _port(given: Mapping[str, str]) -> int:
-    port = _number(("MASTER_PORT",), given)
+def _port(given: Mapping[str, str], job: str) -> int:
+    port = number(("MASTER_PORT",), given)
     if port is None:
-        return DEFAULT_PORT
+        return job_name.port_of(job) if job else DEFAULT_PORT
     if not 1 <= port <= 65535:
         raise ValueError(f"MASTER_PORT is {port}, but must be from 1 to 65535")
     return port

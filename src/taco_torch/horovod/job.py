@@ -27,7 +27,7 @@ from taco_torch.errors import (
 )
 from taco_torch.horovod.environment import World, world
 from taco_torch.horovod.exceptions import HorovodInternalError, NotInitializedError
-from taco_torch.horovod.rendezvous import find_places, meet
+from taco_torch.horovod.rendezvous import ended_by_losses, find_places, meet
 from taco_torch.horovod.settings import Settings, settings
 
 _NO_LIMIT = timedelta(days=365)
@@ -57,7 +57,7 @@ class Job:
         self.compresses = False  # LIGHT_* gradients, which the controller knows nothing of
         self._counts: Counter[tuple[int, str]] = Counter()
         self._counting = threading.Lock()
-        with internal_errors():
+        with internal_errors(), ended_by_losses():
             self.backend = taco.ProcessGroupTaco(
                 store,
                 self.rank,

@@ -192,7 +192,7 @@ class ElasticJob:
         say(f"{text}\n  {host} is not used any more{_for(wait)}")
         self._last_failure = Failure(f"{host} was lost", 1)
         if in_the_world:
-            self._break()
+            self._break(f"{host} was lost")
 
     def _enter(self, key: int) -> None:
         worker = self._workers.get(key)
@@ -201,7 +201,8 @@ class ElasticJob:
         was_in = worker.is_in(self._world)
         worker.waits = True
         if was_in:
-            self._break()
+            label, host = worker.running.label, worker.host
+            self._break(f"rank {label} on {host} has left this world for the next")
         if worker.leaves or self._finished:
             self._meeting.send(key, {"is": "leave"})
         elif not was_in and self._newcomers_since is None:
@@ -213,11 +214,13 @@ class ElasticJob:
         if running is None or worker is None:
             return None
         failure = failure_of(self._session, running, message)
+        ended = f"rank {running.label} on {worker.host} has ended"
         if worker.leaves or (self._finished and worker.waits):
             if worker.is_in(self._world):
-                self._break()
+                self._break(ended)
             return None
         if failure is None:
+            self._tell_of_the_loss(ended)  # to those that are still in init()
             self._finish()
             return None
         if self._finished:  # those that are left cannot meet again
@@ -226,7 +229,7 @@ class ElasticJob:
         wait = self._hosts.failed(worker.host, time.monotonic())
         say(f"{failure.text}. Its slot is not used any more{_for(wait)}")
         if worker.is_in(self._world):
-            self._break()
+            self._break(failure.text)
         return None
 
     def _finish(self) -> None:
@@ -239,9 +242,16 @@ class ElasticJob:
                 worker.leaves = True
                 self._session.end(worker.running)
 
-    def _break(self) -> None:
+    def _break(self, why: str) -> None:
+        """The world has lost a rank: the others come for the next one. Those that train notice by
+        themselves; who is still in init() would wait for the one that is lost."""
         if self._broken_since is None:
             self._broken_since = time.monotonic()
+            self._tell_of_the_loss(why)
+
+    def _tell_of_the_loss(self, why: str) -> None:
+        for worker in self._running():
+            self._meeting.send(worker.running.key, {"is": "broken", "text": why})
 
     # Consequences
 

@@ -29,6 +29,7 @@ class _Member:
     def __init__(self) -> None:
         self.pid = os.getpid()
         self.updates = 0
+        self.lost = ""
         address, port = os.environ["TACORUN_MEETING"].split()
         key, worker = os.environ["TACORUN_KEY"], int(os.environ["TACORUN_WORKER"])
         connection = socket.create_connection((address, int(port)), timeout=30)
@@ -71,11 +72,11 @@ def enter() -> None:
     try:
         member = _connected()
         member.conversation.send({"do": "enter"})
-        while (message := member.conversation.receive())["is"] == "updated":
+        while (message := member.conversation.receive())["is"] in ("updated", "broken"):
             pass  # what has changed is part of the world that comes
     except (OSError, ValueError) as error:
         raise LauncherLost(f"tacorun has gone: {error}") from error
-    member.updates = 0
+    member.updates, member.lost = 0, ""
     if message["is"] == "leave":
         raise SystemExit(0)
     os.environ.update(message["variables"])
@@ -93,11 +94,28 @@ def updates() -> int:
     Raises:
         LauncherLost: tacorun has gone.
     """
+    return _heard().updates
+
+
+def lost() -> str:
+    """Why the world that was entered last is not whole any more; "": nothing is known. Does not
+    wait.
+
+    Raises:
+        LauncherLost: tacorun has gone.
+    """
+    return _heard().lost
+
+
+def _heard() -> _Member:
+    """Takes what the launcher has sent."""
     member = _connected()
     try:
         while (message := member.conversation.receive_present()) is not None:
             if message["is"] == "updated":
                 member.updates |= int(message["what"])
+            elif message["is"] == "broken":
+                member.lost = member.lost or str(message["text"])
     except (OSError, ValueError) as error:
         raise LauncherLost(f"tacorun has gone: {error}") from error
-    return member.updates
+    return member

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from conftest import taco_only
-from launching import discovery, end, set_hosts, start, until
+from launching import discovery, end, run, set_hosts, start, until
 
 pytestmark = taco_only
 
@@ -156,6 +156,49 @@ def test_a_rank_that_comes_later_has_what_was_trained(tmp_path: Path) -> None:
         assert [note.pid for note in second[:2]] == [note.pid for note in first]
         assert second[2].step > first[0].step
         assert made.stop().count("trained") == 3
+
+
+# The second rank of the first world dies within hvd.init(), where the others wait for it.
+DIES_IN_INIT = textwrap.dedent("""
+    import os, sys, time
+    import taco_torch.horovod as hvd
+    from taco_torch.horovod import job
+
+    def dies(*_, **__):
+        with open("died.new", "w") as file:
+            file.write(str(time.time()))
+        os.rename("died.new", "died")
+        os._exit(7)
+
+    usual = job.world
+
+    def world():
+        place = usual()
+        if place.rank == 1 and place.incarnation == "1":
+            setattr(*{"store": (job, "find_places"), "group": (job.taco, "ProcessGroupTaco")}
+                [sys.argv[1]], dies)
+        return place
+
+    job.world = world
+    hvd.init()
+    print("met", time.time(), hvd.size(), flush=True)
+    hvd.barrier()
+    hvd.shutdown()
+""")
+
+
+@pytest.mark.parametrize("part", ["store", "group"])
+def test_a_death_during_init_is_seen_at_once(tmp_path: Path, part: str) -> None:
+    (tmp_path / "dies.py").write_text(DIES_IN_INIT)
+    words = ["-np", "3", "--min-np", "2", "-H", "localhost:3", "--start-timeout", "60"]
+    done = run([*words, PYTHON, "dies.py", part], tmp_path, {"TACO_LOG": "error"}, timeout=120)
+    assert done.returncode == 0, done.stderr
+    died = float((tmp_path / "died").read_text())
+    met = [line.split() for line in done.stdout.splitlines() if "met " in line]
+    assert [words[-1] for words in met] == ["2", "2"]
+    assert max(float(words[-2]) for words in met) - died < 5.0
+    assert "rank 1 on localhost" in done.stderr
+    assert "ended with exit status 7" in done.stderr
 
 
 @pytest.mark.whole(instead="test_training_goes_on_when_one_of_four_ranks_is_killed")

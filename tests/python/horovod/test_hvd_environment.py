@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import socket
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -9,9 +12,10 @@ from typing import Any
 import pytest
 from torch._C._distributed_c10d import HashStore, PrefixStore
 
+from taco_torch.horovod import job_name, slurm
 from taco_torch.horovod.environment import DEFAULT_PORT, World, world
 from taco_torch.horovod.exceptions import HorovodInternalError
-from taco_torch.horovod.rendezvous import Place, find_places, places_of
+from taco_torch.horovod.rendezvous import Place, find_places, meet, places_of
 
 TORCHRUN = {
     "RANK": "3",
@@ -28,6 +32,19 @@ OPEN_MPI_4 = {
     "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
 }
 HYDRA = {"PMI_RANK": "1", "PMI_SIZE": "2", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "2"}
+SRUN = {
+    "SLURM_JOB_ID": "4711",
+    "SLURM_STEP_ID": "3",
+    "SLURM_PROCID": "4",
+    "SLURM_NTASKS": "5",
+    "SLURM_STEP_NUM_TASKS": "5",
+    "SLURM_LOCALID": "1",
+    "SLURM_NODEID": "1",
+    "SLURM_STEP_NUM_NODES": "2",
+    "SLURM_STEP_NODELIST": "gpu[07-08]",
+    "SLURM_STEP_TASKS_PER_NODE": "3,2",
+    "SLURM_JOB_NODELIST": "gpu[05-09]",
+}
 HOROVODRUN = {
     "HOROVOD_RANK": "5",
     "HOROVOD_SIZE": "6",
@@ -79,6 +96,146 @@ def test_a_pmix_rank_without_a_size_is_not_taken_for_a_job() -> None:
     assert world({"PMIX_RANK": "0"}).size == 1
     with pytest.raises(ValueError, match="PMIX_RANK is set, but OMPI_COMM_WORLD_SIZE is not"):
         world({"PMIX_RANK": "1"})
+
+
+def test_srun_s_variables_say_all_but_the_port() -> None:
+    port = job_name.port_of("slurm-4711.3")
+    job = "slurm-4711.3"
+    assert world(SRUN) == World(4, 5, 1, 2, None, None, "gpu07", port, job=job)
+    assert world({**SRUN, "MASTER_ADDR": "h9", "MASTER_PORT": "77"}).address == "h9"
+    assert world({**SRUN, "MASTER_ADDR": "h9", "MASTER_PORT": "77"}).port == 77
+
+
+def test_older_names_of_srun_s_variables_will_do() -> None:
+    names = ("PROCID", "NTASKS", "LOCALID", "NODEID", "JOB_NODELIST")
+    older = {f"SLURM_{name}": SRUN[f"SLURM_{name}"] for name in names}
+    older |= {"SLURM_JOBID": "4711", "SLURM_STEPID": "3", "SLURM_TASKS_PER_NODE": "3,2"}
+    found = world(older)
+    assert (found.rank, found.size, found.local_rank, found.local_size) == (4, 5, 1, 2)
+    assert (found.address, found.job) == ("gpu05", "slurm-4711.3")
+
+
+def test_tasks_of_srun_on_one_node_need_no_name_of_it() -> None:
+    one = {**SRUN, "SLURM_STEP_TASKS_PER_NODE": "5", "SLURM_NODEID": "0"}
+    one |= {"SLURM_STEP_NODELIST": "gpu07", "SLURM_STEP_NUM_NODES": "1"}
+    assert world(one).address == "127.0.0.1"
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"PMI_RANK": "4", "PMI_SIZE": "5", "PMI_FD": "9"},  # srun --mpi=pmi2
+        {"PMIX_RANK": "4", "PMIX_NAMESPACE": "slurm.pmix.4711.3"},  # srun --mpi=pmix
+    ],
+    ids=["pmi2", "pmix"],
+)
+def test_variables_that_srun_sets_for_an_mpi_library_change_nothing(more: dict[str, str]) -> None:
+    assert world({**SRUN, **more}) == world(SRUN)
+
+
+def test_an_mpirun_within_srun_knows_better() -> None:
+    assert world({**SRUN, **OPEN_MPI_4}).size == 2
+    assert world({**SRUN, **HYDRA}).size == 2
+    assert world({**SRUN, **TORCHRUN}).rank == 3
+
+
+def test_a_script_of_sbatch_s_is_no_task() -> None:
+    """Its variables are a first task's, but for the step's."""
+    script = {"SLURM_JOB_ID": "4711", "SLURM_PROCID": "0", "SLURM_NTASKS": "5"}
+    script |= {"SLURM_LOCALID": "0", "SLURM_NODEID": "0", "SLURM_JOB_NODELIST": "gpu[05-09]"}
+    for variables in (script, {**script, "SLURM_STEP_ID": str(0xFFFFFFFA)}):
+        with pytest.warns(UserWarning, match=r"SLURM has 5 tasks .* Write srun before"):
+            assert world(variables).size == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert world({**script, "SLURM_NTASKS": "1"}).size == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"SLURM_PROCID": "5"}, "SLURM_PROCID is 5, but SLURM_STEP_NUM_TASKS is 5"),
+        ({"SLURM_PROCID": ""}, "SLURM_STEP_NUM_TASKS is set, but SLURM_PROCID is not"),
+        ({"SLURM_STEP_ID": ""}, "SLURM_PROCID is 4, but SLURM_STEP_ID is not set"),
+        ({"SLURM_STEP_ID": "batch"}, 'SLURM_STEP_ID is "batch"'),
+        ({"SLURM_LOCALID": "2"}, "SLURM_LOCALID is 2, but the number of tasks on this node is 2"),
+        ({"SLURM_NODEID": "2"}, "SLURM_NODEID is 2, but SLURM_STEP_TASKS_PER_NODE is 3,2"),
+        ({"SLURM_STEP_TASKS_PER_NODE": "3,3"}, "is 3,3, which are 6 tasks, but there are 5"),
+        ({"SLURM_STEP_TASKS_PER_NODE": "3x2"}, 'SLURM_STEP_TASKS_PER_NODE is "3x2", but must be'),
+        ({"SLURM_STEP_NODELIST": "gpu[07-"}, r'SLURM_STEP_NODELIST is "gpu\[07-", but must be'),
+        ({"SLURM_STEP_NODELIST": "gpu[8-7]"}, r'SLURM_STEP_NODELIST is "gpu\[8-7\]", but must'),
+        ({"SLURM_STEP_NODELIST": "gpu07"}, "SLURM_STEP_NUM_NODES is 2, but .* are 1 nodes"),
+        (
+            {"SLURM_STEP_NODELIST": "", "SLURM_JOB_NODELIST": ""},
+            "srun has started ranks on several hosts, .* set MASTER_ADDR",
+        ),
+        ({"SLURM_DISTRIBUTION": "arbitrary"}, "set MASTER_ADDR"),
+    ],
+    ids=str,
+)
+def test_what_srun_s_variables_lack_or_contradict_is_named(
+    change: dict[str, str], text: str
+) -> None:
+    missing = {"SLURM_NTASKS": "", "SLURM_STEP_NUM_TASKS": ""}
+    with pytest.raises(ValueError, match="SLURM_PROCID is set, but SLURM_STEP_NUM_TASKS is not"):
+        world({**SRUN, **missing})
+    with pytest.raises(ValueError, match=text):
+        world({**SRUN, **change})
+
+
+@pytest.mark.parametrize(
+    ("text", "nodes"),
+    [
+        ("node7", ["node7"]),
+        ("node[1-3,7]", ["node1", "node2", "node3", "node7"]),
+        ("n[008-010],login", ["n008", "n009", "n010", "login"]),
+        ("rack[1-2]-n[a,3-4].site", [f"rack{r}-n{n}.site" for r in "12" for n in "a34"]),
+    ],
+)
+def test_lists_of_nodes_as_slurm_writes_them(text: str, nodes: list[str]) -> None:
+    assert slurm.expanded("SLURM_NODELIST", text) == nodes
+
+
+@pytest.mark.parametrize(
+    "text", ["", ",", "n[", "n]", "n[]", "n[1-]", "a,,b", "n[1-9999999]", "a b"]
+)
+def test_other_lists_of_nodes_are_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"SLURM_NODELIST is .* a list of nodes"):
+        slurm.expanded("SLURM_NODELIST", text)
+
+
+@pytest.mark.parametrize(
+    ("variables", "names"),
+    [
+        ({**OPEN_MPI_4, "PMIX_NAMESPACE": "3921346561"}, "PMIX_NAMESPACE"),
+        ({**OPEN_MPI_4, "PMIX_NAMESPACE": "prterun-h1-77@1"}, "PMIX_NAMESPACE"),
+        ({**OPEN_MPI_4, "OMPI_MCA_ess_base_jobid": "3921346561"}, "OMPI_MCA_ess_base_jobid"),
+        ({**HYDRA, "I_MPI_HYDRA_UUID": "be2e0000-77"}, "I_MPI_HYDRA_UUID"),
+        (SRUN, "SLURM_STEP_ID"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_two_jobs_meet_at_places_of_their_own(variables: dict[str, str], names: str) -> None:
+    one = world(variables)
+    other = world({**variables, names: variables[names] + "9"})
+    assert one == world(dict(variables)), "alike on all ranks"
+    assert one.job != other.job
+    assert one.port != other.port
+    assert {one.port, other.port} <= set(range(20_000, 30_000))
+    assert world({**variables, "MASTER_PORT": "77"}).port == 77
+
+
+def test_mpich_s_name_of_a_job_is_asked_of_its_process_manager() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs, ThreadPoolExecutor(1) as threads:
+        answer = threads.submit(world, {**HYDRA, "PMI_FD": str(ours.fileno())})
+        assert theirs.recv(100) == b"cmd=get_my_kvsname\n"
+        theirs.sendall(b"cmd=my_kvsname kvsname=kvs_77_0_5_h1 rc=0\n")
+        assert answer.result(20).job == "kvs_77_0_5_h1"
+        assert os.get_blocking(ours.fileno()), "as an MPI library expects it"
+    assert world({**HYDRA, "PMI_FD": "999"}).port == DEFAULT_PORT
+    with open(os.devnull) as no_socket:
+        assert world({**HYDRA, "PMI_FD": str(no_socket.fileno())}).job == ""
 
 
 def test_the_inner_of_two_launchers_knows() -> None:
@@ -143,6 +300,8 @@ class GoneStore:
     def set(self, *_: object) -> None:
         raise RuntimeError("Broken pipe")
 
+    add = set
+
     def check(self, _: object) -> bool:
         raise RuntimeError("Broken pipe")
 
@@ -170,6 +329,23 @@ def test_ranks_tell_each_other_all_at_once() -> None:
     store: Any = counted
     find_places(store, World(0, 1, 0, 1, 0, 1, "127.0.0.1", 1), {"HOROVOD_CACHE_CAPACITY": 1})
     assert counted.calls == ["set", "wait", "multi_get"]
+
+
+def test_two_jobs_that_meet_at_one_port_are_told() -> None:
+    store = HashStore()
+    places = [World(rank, 2, rank, 2, 0, 1, "127.0.0.1", 29500) for rank in range(2)]
+    with ThreadPoolExecutor(2) as threads:
+        assert len(list(threads.map(lambda place: find_places(store, place, {}), places))) == 2
+    with pytest.raises(ValueError, match=r"two processes are rank 1 .* set MASTER_PORT"):
+        find_places(store, places[1], {})
+
+
+def test_a_port_that_another_program_has_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = int(other.getsockname()[1])
+        place = World(0, 2, 0, 2, 0, 1, "127.0.0.1", port, job="mine")
+        with pytest.raises(ValueError, match=rf"port {port}, where .* set MASTER_PORT"):
+            meet(place, 5.0)
 
 
 def test_settings_that_differ_between_ranks_are_named_on_all_of_them() -> None:

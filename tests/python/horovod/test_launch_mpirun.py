@@ -5,6 +5,8 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+import textwrap
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -96,6 +98,45 @@ def test_command_lines_for_horovod_run_as_they_stand(tmp_path: Path) -> None:
         TACO_LOG="error",
     )
     assert found == ["sum 3.0 2 0 2", "sum 3.0 2 1 2"]
+
+
+def two_at_once(command: list[str], folder: Path) -> None:
+    """Two jobs of one command, on one host, each of which waits for the other to have begun."""
+    text = textwrap.dedent(SUM).replace(
+        "hvd.shutdown()",
+        """
+import os, sys, time
+open(f"../began.{sys.argv[1]}", "w").close()
+while not all(os.path.exists(f"../began.{number}") for number in "01"):
+    time.sleep(0.02)
+total = hvd.allreduce(torch.full((9,), float(sys.argv[1])), op=hvd.Sum)
+assert total.tolist() == [2.0 * float(sys.argv[1])] * 9
+hvd.shutdown()
+""",
+    )
+    program = write(folder, text, "script.py")
+    jobs = [folder / number for number in "01"]
+    for job in jobs:
+        job.mkdir()
+    words = [*command, PYTHON, "-m", "taco_torch.horovod", program]
+    with ThreadPoolExecutor(2) as threads:
+        begun = [threads.submit(run, [*words, job.name], job, TACO_LOG="error") for job in jobs]
+        for each in begun:
+            assert each.result() == ["sum 3.0 2 0 2", "sum 3.0 2 1 2"]
+
+
+@taco_only
+@needs_open_mpi
+def test_two_jobs_of_open_mpi_on_one_host_do_not_meet(tmp_path: Path) -> None:
+    assert OPEN_MPI is not None
+    two_at_once([OPEN_MPI, "-np", "2", "-H", "localhost:2", "-bind-to", "none"], tmp_path)
+
+
+@taco_only
+@needs_hydra
+def test_two_jobs_of_hydra_on_one_host_do_not_meet(tmp_path: Path) -> None:
+    assert HYDRA is not None
+    two_at_once([HYDRA, "-np", "2"], tmp_path)
 
 
 @taco_only

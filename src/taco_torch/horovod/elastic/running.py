@@ -10,7 +10,7 @@ import functools
 from collections.abc import Callable
 from typing import Concatenate, ParamSpec, TypeVar, cast
 
-from taco_torch.errors import TacoError
+from taco_torch.horovod import unnamed
 from taco_torch.horovod.basics import init, shutdown
 from taco_torch.horovod.elastic.state import State
 from taco_torch.horovod.exceptions import HorovodInternalError, HostsUpdatedInterrupt
@@ -20,20 +20,11 @@ _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
 _StateType = TypeVar("_StateType", bound=State)
 
-# Worlds, one after the other, that lose a rank while they are being made.
-_ATTEMPTS = 20
-
 
 def _meet_again() -> None:
     """Leaves this world and joins the next. All that live call it."""
-    for attempt in range(1, _ATTEMPTS + 1):
-        shutdown()
-        try:
-            init()
-            return
-        except (HorovodInternalError, TacoError):
-            if attempt == _ATTEMPTS or not member.present():
-                raise
+    shutdown()
+    init()
 
 
 def run_fn(
@@ -44,7 +35,9 @@ def run_fn(
     @functools.wraps(func)
     def wrapper(state: _StateType, *args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Result:
         is_current = False
+        numbers = unnamed.given()
         while True:
+            unnamed.rewind(numbers)  # those that come call it for the first time
             try:
                 if not is_current:
                     state.sync()
