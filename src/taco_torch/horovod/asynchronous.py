@@ -223,6 +223,14 @@ def grouped_allreduce_async_(
     return _grouped_allreduce(tensors, True, name, chosen(op, average), factors, process_set)
 
 
+def check_sparse(op: int) -> ReduceOp:
+    """ValueError for what sparse tensors are not reduced by."""
+    reduction = known(op)
+    if reduction not in (Average, Sum):
+        raise ValueError(f"a sparse allreduce takes Average or Sum, got {reduction.name}")
+    return reduction
+
+
 def sparse_allreduce_async(
     tensor: torch.Tensor,
     name: str | None,
@@ -242,31 +250,65 @@ def sparse_allreduce_async(
     Raises:
         ValueError: the tensor is not sparse, or ``op`` is another one.
     """
-    reduction = known(op)
-    if reduction not in (Average, Sum):
-        raise ValueError(f"a sparse allreduce takes Average or Sum, got {reduction.name}")
+    reduction = check_sparse(op)
     if not isinstance(tensor, torch.Tensor) or not tensor.is_sparse:
         raise ValueError("sparse_allreduce_async() takes a sparse COO tensor")
     base = _name(the_job(), id_of(process_set), "sparse_allreduce", name)
-    # Rows are gathered, and an index is a column.
-    columns = tensor._indices().transpose(0, 1).contiguous()
-    indices = allgather_async(columns, f"sparse.{base}.indices", process_set)
-    values = allgather_async(tensor._values().contiguous(), f"sparse.{base}.values", process_set)
-    size = process_set.size() or 1
-    shape = tensor.size()
+    return SparseReduction(tensor, base, reduction, process_set).wait
 
-    def wait() -> torch.Tensor:
-        gathered = values.wait()
-        places = indices.wait().transpose(0, 1)
-        if reduction is Average:
+
+class SparseReduction:
+    """A sparse tensor's sum or average under way: its indices and its values are gathered.
+
+    ``dense_label`` is the label under which other ranks would submit the same tensor if it were
+    dense there. The indices go under it, so that this is an error on all ranks, where they would
+    else wait for each other; and the values follow by ``go_on()``, so that none are left over then.
+    """
+
+    def __init__(
+        self,
+        tensor: torch.Tensor,
+        name: str,
+        reduction: ReduceOp,
+        process_set: ProcessSet,
+        dense_label: str | None = None,
+    ) -> None:
+        self._own = tensor._values().contiguous()
+        self._name, self._reduction, self._process_set = name, reduction, process_set
+        self._shape = tensor.size()
+        self._values: Handle | None = None
+        # Rows are gathered, and an index is a column.
+        columns = tensor._indices().transpose(0, 1).contiguous()
+        if dense_label is None:
+            self._indices = allgather_async(columns, f"sparse.{name}.indices", process_set)
+            self._send_values()
+        else:
+            submission = _submit("allgather", dense_label, [columns], None, name, process_set)
+            self._indices = Handle([submission], _first)
+
+    def _send_values(self) -> None:
+        self._values = allgather_async(self._own, f"sparse.{self._name}.values", self._process_set)
+
+    def go_on(self) -> None:
+        """Waits until all ranks have submitted indices, and submits the values, if it has not.
+        Where there are several, for all of them before any ``wait()``."""
+        if self._values is None:
+            self._indices.wait()
+            self._send_values()
+
+    def wait(self) -> torch.Tensor:
+        """The sum or average, sparse and not coalesced."""
+        assert self._values is not None
+        gathered = self._values.wait()
+        places = self._indices.wait().transpose(0, 1)
+        if self._reduction is Average:
+            size = self._process_set.size() or 1
             gathered = (
                 gathered / size
                 if gathered.is_floating_point()
                 else gathered.div(size, rounding_mode="trunc")
             )
-        return torch.sparse_coo_tensor(places, gathered, shape, check_invariants=False)
-
-    return wait
+        return torch.sparse_coo_tensor(places, gathered, self._shape, check_invariants=False)
 
 
 def allgather_async(
@@ -428,8 +470,9 @@ def join_async() -> Handle:
     running = the_job()
     if running.compresses:
         raise ValueError(
-            "join() gives zeros to allreduces by name, and LIGHT_* variables have gradients go in "
-            "buckets past these: unset them, or give all ranks as many batches"
+            "join() gives zeros to allreduces by name, and gradients that LIGHT_* variables or "
+            "Compression.lightcc() have compressed go past these: leave them out, or give all "
+            "ranks as many batches"
         )
     submission = _submit("join", "join", [], None, None, global_process_set)
 

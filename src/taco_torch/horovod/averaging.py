@@ -1,9 +1,10 @@
 """The classes that ``DistributedOptimizer()`` puts in front of an optimizer's own."""
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
+from weakref import WeakSet
 
 import torch
 
@@ -25,6 +26,21 @@ class Wrapped(torch.optim.Optimizer):
     process_set: ProcessSet
     backward_passes_per_step: int
     _parameter_names: dict[torch.Tensor, str]
+    _is_replaced = False  # another one has been made of its parameters
+
+    def replace(self) -> None:
+        """Another optimizer reduces its parameters' gradients from now on."""
+        self._is_replaced = True
+
+    def check_not_replaced(self) -> None:
+        if self._is_replaced:
+            raise RuntimeError(
+                "DistributedOptimizer() was called again for parameters of this optimizer: use "
+                "the one that it returned then, which reduces their gradients"
+            )
+
+    def has_any_of(self, parameters: Iterable[torch.Tensor]) -> bool:
+        return any(parameter in self._parameter_names for parameter in parameters)
 
     def step_alone(self, closure: Closure | None = None) -> Any:
         """The optimizer's own step: this rank's, without communication."""
@@ -33,6 +49,19 @@ class Wrapped(torch.optim.Optimizer):
     def set_backward_passes_per_step(self, passes: int) -> None:
         """How many backward passes add up before a step."""
         self.backward_passes_per_step = check_passes(passes)
+
+
+_in_use: WeakSet[Wrapped] = WeakSet()  # those that have not been replaced
+
+
+def take_over(made: Wrapped, parameters: Iterable[torch.Tensor]) -> None:
+    """Replaces the optimizers that have been made of any of these parameters before, by one that
+    is being made of them."""
+    listed = list(parameters)
+    for older in [each for each in _in_use if each.has_any_of(listed)]:
+        older.replace()
+        _in_use.discard(older)
+    _in_use.add(made)
 
 
 def check_passes(passes: int) -> int:
@@ -45,6 +74,7 @@ class Averaging(Wrapped):
     """Its ``step()`` first reduces the gradients over the ranks of the process set."""
 
     _reducer: Reducer | None  # None: this rank is alone
+    _hooks: list[Any]  # on its parameters
     _delays: dict[torch.Tensor, int]  # backward passes left until a gradient is ready
     _is_synchronized: bool
     _should_synchronize: bool
@@ -57,10 +87,19 @@ class Averaging(Wrapped):
         # reduced, since it may not be frozen on other ranks.
         passes = self.backward_passes_per_step
         self._delays = {p: passes for p in self._parameter_names if p.requires_grad}
-        if reducer is not None:
-            for parameter in self._delays:
-                leaf: Any = parameter  # torch gives this method no types
-                leaf.register_post_accumulate_grad_hook(self._on_gradient)
+        self._hooks = []
+        if reducer is None:
+            return
+        for parameter in self._delays:
+            leaf: Any = parameter  # torch gives this method no types
+            self._hooks.append(leaf.register_post_accumulate_grad_hook(self._on_gradient))
+
+    def replace(self) -> None:
+        super().replace()
+        for hook in self._hooks:
+            hook.remove()
+        if self._reducer is not None:
+            self._reducer.forget()
 
     def _reset_delays(self) -> None:
         self._delays = dict.fromkeys(self._delays, self.backward_passes_per_step)
@@ -97,6 +136,7 @@ class Averaging(Wrapped):
             RuntimeError: ranks have different gradients; the job stays usable.
             HorovodInternalError: a rank is lost.
         """
+        self.check_not_replaced()
         if self._reducer is not None:
             try:
                 self._reducer.finish(list(self._delays))
@@ -114,7 +154,10 @@ class Averaging(Wrapped):
             self._should_synchronize = True
 
     def step(self, closure: Closure | None = None) -> Any:
-        """The optimizer's step with the reduced gradients; those of a closure are reduced, too."""
+        """The optimizer's step with the reduced gradients; those of a closure are reduced, too.
+
+        RuntimeError where DistributedOptimizer() was called again for these parameters."""
+        self.check_not_replaced()
         if not self._should_synchronize:
             self._is_synchronized = False
             return self.step_alone(closure)
@@ -174,7 +217,9 @@ class AdasumDeltas(Wrapped):
         yield
 
     def step(self, closure: Closure | None = None) -> Any:
-        """Collective within the process set."""
+        """Collective within the process set. RuntimeError where DistributedOptimizer() was called
+        again for these parameters."""
+        self.check_not_replaced()
         parameters = [p for p in self._parameter_names if p.requires_grad]
         starts = [p.detach().clone() for p in parameters]
         loss = self.step_alone(closure)

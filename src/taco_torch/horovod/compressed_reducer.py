@@ -1,4 +1,5 @@
-"""An optimizer's gradients, averaged as LIGHT_* variables ask: in fewer bytes between hosts.
+"""An optimizer's gradients, averaged as Compression.lightcc() or LIGHT_* variables ask: in fewer
+bytes between hosts.
 
 The float32 gradients go in buckets, as under DistributedDataParallel (taco_torch/lightcc): these
 are the same on all ranks, and sent in the same order, the last parameters first, each as soon as it
@@ -12,7 +13,7 @@ from typing import Any
 import torch
 
 from taco_torch._extension import _C
-from taco_torch.horovod.compression import Compression, Compressor
+from taco_torch.horovod.compression import Compression, Compressor, LightCC
 from taco_torch.horovod.gradient_reducer import NamedReducer, put_back
 from taco_torch.horovod.job import internal_errors, the_job
 from taco_torch.horovod.process_sets import ProcessSet, global_process_set
@@ -21,24 +22,30 @@ from taco_torch.lightcc import ledger
 from taco_torch.lightcc.settings import Options
 
 
-def asks_for_compression() -> bool:
-    """Whether a LIGHT_* variable does. ValueError if one is malformed."""
-    return bool(_C.lightcc_environment()["compresses"])
+def asked_for(compression: type[Compressor] | LightCC) -> Options | None:
+    """How the argument, or else LIGHT_* variables, ask for gradients to be compressed; None: they
+    do not. ValueError if a variable is malformed."""
+    light = _C.lightcc_environment()
+    if isinstance(compression, LightCC):
+        return None if compression.options.compression == "none" else compression.options
+    return Options() if light["compresses"] else None
 
 
-def check_possible(compression: type[Compressor], op: ReduceOp, process_set: ProcessSet) -> None:
-    """ValueError for arguments that LIGHT_* variables do not go with."""
+def check_possible(
+    compression: type[Compressor] | LightCC, op: ReduceOp, process_set: ProcessSet
+) -> None:
+    """ValueError for arguments that compressed gradients do not go with."""
     problem = ""
-    if compression is not Compression.none:
+    is_by_argument = isinstance(compression, LightCC)
+    if isinstance(compression, type) and compression is not Compression.none:
         problem = f"compression={compression.__name__} compresses them, too"
     elif op not in (Average, Sum):
         problem = f"op={op.name} is neither Average nor Sum"
     elif process_set is not global_process_set:
         problem = f"they are averaged in {process_set}, not in the global process set"
     if problem:
-        raise ValueError(
-            f"LIGHT_* variables ask for compressed gradients, but {problem}: leave one of them out"
-        )
+        asking = "Compression.lightcc() asks" if is_by_argument else "LIGHT_* variables ask"
+        raise ValueError(f"{asking} for compressed gradients, but {problem}: leave one of them out")
 
 
 class CompressedReducer:
@@ -48,6 +55,7 @@ class CompressedReducer:
         self,
         names: dict[torch.Tensor, str],
         others: NamedReducer,
+        options: Options,
         op: ReduceOp,
         sparse_as_dense: bool,
     ) -> None:
@@ -63,7 +71,7 @@ class CompressedReducer:
         self._backend = the_job().backend
         the_job().compresses = True
         named = [(names[p], p) for p in self._parameters]
-        self._native = _C.GradientHook(self._backend, named, Options().settings(), None)
+        self._native = _C.GradientHook(self._backend, named, options.settings(), None)
         ledger.listen()
         for parameter, number in self._number.items():
             ledger.add(parameter, self._native, number, self)
@@ -132,8 +140,8 @@ class CompressedReducer:
             parameter.grad = torch.zeros_like(parameter)
         if parameter.grad.is_sparse and not self._sparse_as_dense:
             raise ValueError(
-                f"the gradient of {self._names[parameter]} is sparse, and LIGHT_* variables ask "
-                "for compressed gradients: pass sparse_as_dense=True to DistributedOptimizer()"
+                f"the gradient of {self._names[parameter]} is sparse, and this optimizer "
+                "compresses gradients: pass sparse_as_dense=True to DistributedOptimizer()"
             )
         return parameter.grad
 

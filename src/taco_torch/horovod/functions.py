@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from taco_torch.horovod.asynchronous import allgather_async, broadcast_async_
-from taco_torch.horovod.averaging import Averaging
+from taco_torch.horovod.averaging import Wrapped
 from taco_torch.horovod.handles import Handle
 from taco_torch.horovod.job import the_job
 from taco_torch.horovod.process_sets import ProcessSet, global_process_set
@@ -141,7 +141,7 @@ def _make_state(optimizer: torch.optim.Optimizer) -> None:
         if "weight_decay" in group:  # would be a gradient
             group["weight_decay"] = 0.0
     try:
-        if isinstance(optimizer, Averaging):
+        if isinstance(optimizer, Wrapped):  # others may have a state, and not come here
             optimizer.step_alone()
         else:
             optimizer.step()

@@ -6,14 +6,17 @@ from typing import Any, Protocol
 
 import torch
 
+from taco_torch.errors import MismatchError
 from taco_torch.horovod.asynchronous import (
+    SparseReduction,
     allreduce_async_,
+    check_sparse,
     grouped_allreduce_async_,
-    sparse_allreduce_async,
 )
 from taco_torch.horovod.compression import Compressor
+from taco_torch.horovod.job import the_job
 from taco_torch.horovod.process_sets import ProcessSet
-from taco_torch.horovod.reduce_ops import Average, ReduceOp
+from taco_torch.horovod.reduce_ops import Average, ReduceOp, Sum
 
 
 class Reducer(Protocol):
@@ -34,7 +37,13 @@ class Reducer(Protocol):
 
 
 class NamedReducer:
-    """Each gradient is an operation under its parameter's name, or part of one for a group."""
+    """Each gradient is an operation under its parameter's name, or part of one for a group.
+
+    A rank that has no gradient of a parameter has to know whether the others' is sparse, which
+    takes other operations. So with the first gradients of a job ranks agree on that. A parameter
+    that nobody had used by then, and that is sparse somewhere and missing elsewhere, is an error on
+    all ranks, after which they agree again.
+    """
 
     def __init__(
         self,
@@ -57,7 +66,11 @@ class NamedReducer:
             self._factors = {"prescale_factor": 1.0 / predivide, "postscale_factor": predivide}
         self._ready: set[torch.Tensor] = set()
         self._arrived: Counter[torch.Tensor] = Counter()  # how many of a group, by its first
+        self._going_on: list[Callable[[], None]] = []  # what comes before any of these:
         self._finishing: dict[torch.Tensor, Callable[[], None] | None] = {}
+        self._sparse_dims: dict[torch.Tensor, int] = {}  # of gradients that are known to be sparse
+        self._known_to_all: set[torch.Tensor] = set()  # those of which all ranks know it
+        self._agreed_in = ""  # the job, by its name
 
     def is_pending(self) -> bool:
         return bool(self._ready)
@@ -65,6 +78,7 @@ class NamedReducer:
     def forget(self) -> None:
         self._ready.clear()
         self._arrived.clear()
+        self._going_on.clear()
         self._finishing.clear()
 
     def begin(self, parameter: torch.Tensor) -> None:
@@ -76,46 +90,100 @@ class NamedReducer:
             self._start(group)
 
     def finish(self, parameters: Sequence[torch.Tensor]) -> None:
+        newly_known: set[torch.Tensor] = set()
         try:
+            if self._agreed_in != the_job().name:
+                newly_known = self._agree(parameters)
             for parameter in parameters:
                 if parameter not in self._finishing:
                     self._start(self._group_of.get(parameter, (parameter,)))
-            for finish in self._finishing.values():
-                if finish is not None:
-                    finish()
+            _call_all(self._going_on)
+            _call_all([each for each in self._finishing.values() if each is not None])
+        except MismatchError:  # all ranks have it, and agree again
+            self._agreed_in = ""
+            raise
         finally:
+            self._known_to_all |= newly_known
             self.forget()
+
+    def _agree(self, parameters: Sequence[torch.Tensor]) -> set[torch.Tensor]:
+        """Tells the others whose gradients are sparse here; those that are sparse anywhere, which
+        counts from the next step on: in this one they may be under way."""
+        self._agreed_in = the_job().name
+        self._known_to_all.clear()
+        if self._sparse_as_dense or not parameters:
+            return set()
+        dims = [self._sparse_dim(parameter) for parameter in parameters]
+        told = torch.tensor(
+            [[int(each > 0) for each in dims], dims], dtype=torch.int32, device="cpu"
+        )
+        first = next(iter(self._names.values()))
+        process_set = self._how["process_set"]
+        allreduce_async_(told, name=f"layouts of {first}", op=Sum, process_set=process_set).wait()
+        for parameter, ranks, total in zip(parameters, *told.tolist(), strict=True):
+            if ranks:
+                self._sparse_dims[parameter] = total // ranks
+        return {p for p, ranks in zip(parameters, told[0].tolist(), strict=True) if ranks}
+
+    def _sparse_dim(self, parameter: torch.Tensor) -> int:
+        """How many dimensions its gradient's indices have, as far as this rank knows; 0: dense."""
+        gradient = parameter.grad
+        if gradient is None:
+            return self._sparse_dims.get(parameter, 0)
+        return gradient.sparse_dim() if gradient.is_sparse else 0
+
+    def _nothing(self, parameter: torch.Tensor) -> torch.Tensor:
+        """The gradient of a parameter that has none here; others may have one."""
+        dims = self._sparse_dims.get(parameter)
+        if dims is None or self._sparse_as_dense:
+            return torch.zeros_like(parameter)
+        device = parameter.device
+        places = torch.empty((dims, 0), dtype=torch.int64, device=device)
+        values = torch.empty((0, *parameter.shape[dims:]), dtype=parameter.dtype, device=device)
+        return torch.sparse_coo_tensor(places, values, parameter.shape, check_invariants=False)
 
     @torch.no_grad()
     def _start(self, group: tuple[torch.Tensor, ...]) -> None:
+        dense, sparse = [], []
         for parameter in group:
-            if parameter.grad is None:  # others may have one
-                parameter.grad = torch.zeros_like(parameter)
-        self._finishing.update(dict.fromkeys(group))
-        dense = []
-        for parameter in group:
-            if self._sparse_as_dense or not _gradient(parameter).is_sparse:
+            if parameter.grad is None:
+                parameter.grad = self._nothing(parameter)
+            if self._sparse_as_dense or not parameter.grad.is_sparse:
                 dense.append(parameter)
             else:
-                self._finishing[parameter] = self._start_sparse(parameter)
+                self._sparse_dims[parameter] = parameter.grad.sparse_dim()
+                sparse.append(parameter)
+        self._finishing.update(dict.fromkeys(group))
+        label = "grouped_allreduce" if len(group) > 1 else "allreduce"
+        known = self._known_to_all if self._agreed_in == the_job().name else set()
+        for parameter in sparse:
+            # The first operation of a group is the one that has its name.
+            is_first = parameter is group[0] and not dense
+            is_known = parameter in known
+            self._start_sparse(parameter, label if is_first and not is_known else None)
         if dense:
-            self._finishing[dense[0]] = self._start_dense(dense, is_group=len(group) > 1)
+            name = self._names[group[0]]
+            self._finishing[dense[0]] = self._start_dense(dense, name, is_group=len(group) > 1)
 
-    def _start_sparse(self, parameter: torch.Tensor) -> Callable[[], None]:
-        gradient = _gradient(parameter)
-        wait = sparse_allreduce_async(gradient, self._names[parameter], **self._how)
+    def _start_sparse(self, parameter: torch.Tensor, dense_label: str | None) -> None:
+        name = self._names[parameter]
+        op, process_set = self._how["op"], self._how["process_set"]
+        check_sparse(op)
+        reduction = SparseReduction(_gradient(parameter), name, op, process_set, dense_label)
 
         def finish() -> None:
-            parameter.grad = wait()
+            parameter.grad = reduction.wait()
 
-        return finish
+        self._going_on.append(reduction.go_on)
+        self._finishing[parameter] = finish
 
-    def _start_dense(self, parameters: list[torch.Tensor], is_group: bool) -> Callable[[], None]:
+    def _start_dense(
+        self, parameters: list[torch.Tensor], name: str, is_group: bool
+    ) -> Callable[[], None]:
         gradients = [_gradient(p) for p in parameters]
         whole = [g.to_dense() if g.is_sparse else g.contiguous() for g in gradients]
         pairs = [self._compression.compress(tensor) for tensor in whole]
         sent = [tensor for tensor, _ in pairs]
-        name = self._names[parameters[0]]
         if is_group:
             handle = grouped_allreduce_async_(sent, name=name, **self._factors, **self._how)
         else:
@@ -130,6 +198,18 @@ class NamedReducer:
                 put_back(parameter, gradient, self._compression.decompress(reduced, context))
 
         return finish
+
+
+def _call_all(calls: Sequence[Callable[[], None]]) -> None:
+    """All of them, whatever one raises, and then the first error: what others wait for is done."""
+    failure: RuntimeError | None = None
+    for call in calls:
+        try:
+            call()
+        except RuntimeError as error:
+            failure = failure or error
+    if failure is not None:
+        raise failure
 
 
 def _gradient(parameter: torch.Tensor) -> torch.Tensor:

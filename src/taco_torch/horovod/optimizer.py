@@ -4,27 +4,26 @@ import os
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from itertools import count, pairwise
+from itertools import pairwise
 from typing import Any
 
 import torch
 
-from taco_torch.horovod import compressed_reducer
-from taco_torch.horovod.averaging import AdasumDeltas, Averaging, Wrapped, check_passes
+from taco_torch.horovod import compressed_reducer, unnamed
+from taco_torch.horovod.averaging import AdasumDeltas, Averaging, Wrapped, check_passes, take_over
 from taco_torch.horovod.compressed_reducer import CompressedReducer
-from taco_torch.horovod.compression import Compression, Compressor
+from taco_torch.horovod.compression import Compression, Compressor, LightCC
 from taco_torch.horovod.gradient_reducer import NamedReducer, Reducer
 from taco_torch.horovod.process_sets import ProcessSet, global_process_set
 from taco_torch.horovod.reduce_ops import Adasum, Average, ReduceOp, known
 
 Groups = int | Sequence[Sequence[torch.Tensor]]
-_unnamed = count()  # optimizers whose parameters have no names; pending ones must differ
 
 
 def DistributedOptimizer(
     optimizer: torch.optim.Optimizer,
     named_parameters: Iterable[tuple[str, torch.Tensor]] | None = None,
-    compression: type[Compressor] = Compression.none,
+    compression: type[Compressor] | LightCC = Compression.none,
     backward_passes_per_step: int = 1,
     op: int = Average,
     gradient_predivide_factor: float = 1.0,
@@ -36,8 +35,10 @@ def DistributedOptimizer(
     """Returns an optimizer like the given one, of a subclass of its class, that reduces gradients
     over the ranks before each step, while the backward pass goes on.
 
-    Where a LIGHT_* variable asks for it, float32 gradients are compressed between hosts
-    (docs/lightcc.md); then they go in buckets, and groups and the predivide factor say nothing.
+    Where ``Compression.lightcc()`` or a LIGHT_* variable asks for it, float32 gradients are
+    compressed between hosts (docs/lightcc.md); then they go in buckets, and groups and the
+    predivide factor say nothing.
+    Called again for the same parameters, as notebooks do, it replaces what it returned before.
 
     Args:
         optimizer: any of torch's kind; shares its state and parameters with the one returned.
@@ -56,8 +57,8 @@ def DistributedOptimizer(
 
     Raises:
         ValueError: names are missing, there twice or not in pairs; groups are none; the factor is
-            not for this ``op``; the optimizer is wrapped already; or LIGHT_* variables ask for what
-            these arguments do not go with.
+            not for this ``op``; the optimizer is wrapped already; or gradients are to be
+            compressed, which these arguments do not go with.
         NotInitializedError: ``init()`` has not been called; found after these.
     """
     reduction = _checked(optimizer, op, gradient_predivide_factor)
@@ -67,28 +68,26 @@ def DistributedOptimizer(
     alone = _is_alone(process_set)
     combines_deltas = reduction is Adasum and not alone
     made = _subclassed(optimizer, AdasumDeltas if combines_deltas else Averaging)
-    made.op, made.process_set, made._compression = reduction, process_set, compression
+    made.op, made.process_set = reduction, process_set
     made._parameter_names = names
     made.backward_passes_per_step = backward_passes_per_step
-    compresses = not alone and compressed_reducer.asks_for_compression()
-    if compresses:
+    options = None if alone else compressed_reducer.asked_for(compression)
+    if options is not None:
         compressed_reducer.check_possible(compression, reduction, process_set)
-    if combines_deltas:
-        return made
+    named_as = Compression.none if isinstance(compression, LightCC) else compression
     reducer: Reducer | None = None
-    if not alone:
+    if not alone and not combines_deltas:
+        factor = gradient_predivide_factor
         reducer = named = NamedReducer(
-            names,
-            listed,
-            compression,
-            reduction,
-            gradient_predivide_factor,
-            sparse_as_dense,
-            process_set,
+            names, listed, named_as, reduction, factor, sparse_as_dense, process_set
         )
-        if compresses:
-            reducer = CompressedReducer(names, named, reduction, sparse_as_dense)
-    made.listen(reducer)
+        if options is not None:
+            reducer = CompressedReducer(names, named, options, reduction, sparse_as_dense)
+    take_over(made, names)
+    if combines_deltas:
+        made._compression = named_as
+    else:
+        made.listen(reducer)
     return made
 
 
@@ -134,7 +133,7 @@ def _names(
     """Names of the optimizer's parameters, in their order."""
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     if given is None:
-        own = next(_unnamed)
+        own = unnamed.number_of(parameters)
         return {p: f"optimizer.{own}.{number}" for number, p in enumerate(parameters)}
     pairs: list[Any] = list(given)
     if any(not isinstance(pair, tuple) or len(pair) != 2 for pair in pairs):

@@ -39,6 +39,13 @@ def largest() -> Iterator[Ranks]:
         yield joined(made)
 
 
+@pytest.fixture(scope="module")
+def plain() -> Iterator[Ranks]:
+    """Two ranks on hosts of their own, without any LIGHT_* variable."""
+    with Ranks(2, OWN_HOSTS) as made:
+        yield joined(made)
+
+
 def model() -> nn.Module:
     torch.manual_seed(0)
     return nn.Sequential(
@@ -63,10 +70,10 @@ def exact(step: int, op: int) -> torch.Tensor:
     return flat(net) / (hvd.size() if op == hvd.Average else 1)
 
 
-def averages(op: int) -> None:
+def averages(op: int, **arguments: Any) -> None:
     net = model()
     optimizer = hvd.DistributedOptimizer(
-        torch.optim.SGD(net.parameters(), lr=0.0), net.named_parameters(), op=op
+        torch.optim.SGD(net.parameters(), lr=0.0), net.named_parameters(), op=op, **arguments
     )
     for step in range(3):
         optimizer.zero_grad()
@@ -89,11 +96,11 @@ def test_gradients_travel_in_16_bits(halves: Ranks, op: int) -> None:
     halves.run(averages, op)
 
 
-def owes() -> None:
+def owes(**arguments: Any) -> None:
     """Over steps with the same gradients, all that is owed arrives."""
     net = model()
     optimizer = hvd.DistributedOptimizer(
-        torch.optim.SGD(net.parameters(), lr=0.0), net.named_parameters()
+        torch.optim.SGD(net.parameters(), lr=0.0), net.named_parameters(), **arguments
     )
     total = torch.zeros_like(exact(0, hvd.Average))
     steps = 30
@@ -110,6 +117,46 @@ def owes() -> None:
 
 def test_what_topk_leaves_out_comes_later(largest: Ranks) -> None:
     largest.run(owes)
+
+
+def is_asked_by_arguments() -> None:
+    averages(hvd.Average, compression=hvd.Compression.lightcc("float16"))
+    owes(compression=hvd.Compression.lightcc(ratio=0.1, threshold=0))
+    net = model()  # "none" asks for nothing
+    exactly = hvd.DistributedOptimizer(
+        torch.optim.SGD(net.parameters(), lr=0.0),
+        net.named_parameters(),
+        compression=hvd.Compression.lightcc("none"),
+    )
+    gradients(net, hvd.rank(), 0)
+    exactly.step()
+    wanted = exact(0, hvd.Average)
+    assert torch.allclose(flat(net), wanted, rtol=1e-5, atol=1e-6 * float(wanted.abs().max()))
+    own = torch.optim.SGD(net.parameters(), lr=0.1)
+    asked = hvd.Compression.lightcc()
+    raises(
+        ValueError,
+        lambda: hvd.DistributedOptimizer(own, op=hvd.Max, compression=asked),
+        "Compression.lightcc() asks",
+        "MAX",
+    )
+    raises(
+        ValueError,
+        lambda: hvd.allreduce(torch.ones(2), compression=asked),  # type: ignore[arg-type]
+        "for DistributedOptimizer()",
+    )
+    raises(ValueError, hvd.join, "Compression.lightcc()")
+
+
+def test_compression_may_be_an_argument(plain: Ranks) -> None:
+    plain.run(is_asked_by_arguments)
+
+
+def test_lightcc_s_arguments_are_checked_at_once() -> None:
+    raises(ValueError, lambda: hvd.Compression.lightcc(ratio=1.5), "1.5")
+    raises(ValueError, lambda: hvd.Compression.lightcc("largest"), "largest")
+    much: Any = "much"
+    raises(TypeError, lambda: hvd.Compression.lightcc(threshold=much), "much")
 
 
 def refuses() -> None:

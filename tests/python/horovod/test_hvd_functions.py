@@ -132,6 +132,26 @@ def test_a_state_that_is_still_empty_changes_nothing(hvd3: Ranks, name: str) -> 
     hvd3.run(begins_alike, name)
 
 
+def resumes_by_adasum() -> None:
+    """Rank 1 has trained, and so makes no state: the others must not wait for it in their step."""
+    torch.manual_seed(9)
+    model = nn.Linear(4, 3)
+    own = torch.optim.Adam(model.parameters(), lr=0.1)
+    if hvd.rank() == 1:
+        train(model, own, 3)
+    optimizer = hvd.DistributedOptimizer(own, model.named_parameters(), op=hvd.Adasum)
+    before = [p.detach().clone() for p in model.parameters()]
+    hvd.broadcast_optimizer_state(optimizer, root_rank=1)
+    for value, old in zip(model.parameters(), before, strict=True):
+        assert torch.equal(value, old), "no step was made"
+    for state in optimizer.state_dict()["state"].values():
+        assert float(state["step"]) == 3.0
+
+
+def test_a_state_is_given_to_optimizers_that_combine_by_adasum(hvd2: Ranks) -> None:
+    hvd2.run(resumes_by_adasum, deadline_s=30)
+
+
 def refuses_states() -> None:
     weights = [torch.zeros(2, requires_grad=True)]
     lbfgs = torch.optim.LBFGS(weights)

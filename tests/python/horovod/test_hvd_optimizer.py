@@ -293,6 +293,132 @@ def test_sparse_gradients(hvd3: Ranks, as_dense: bool) -> None:
     hvd3.run(trains_sparse, as_dense)
 
 
+def wrapped_tables(tables: nn.Module, **arguments: Any) -> Any:
+    own = torch.optim.SGD(tables.parameters(), lr=1.0)
+    return hvd.DistributedOptimizer(own, tables.named_parameters(), **arguments)
+
+
+def lacks_sparse_gradients(groups: int) -> None:
+    """Rank 0 uses the second table alone at first, the others both, and then the other way round;
+    in the third step nobody uses the first one."""
+    torch.manual_seed(2)
+    tables = nn.ModuleList([nn.Embedding(6, 2, sparse=True), nn.Embedding(3, 4, sparse=True)])
+    wanted = copy.deepcopy(tables)
+    optimizer = wrapped_tables(tables, groups=groups)
+    alone = torch.optim.SGD(wanted.parameters(), lr=1.0)
+    for step in range(3):
+        optimizer.zero_grad()
+        alone.zero_grad()
+        for rank in range(hvd.size()):
+            uses = [step < 2 and (rank == 0) == (step == 1), True]
+            for number, table in enumerate(tables):
+                if uses[number]:
+                    index = torch.tensor([rank, 2])
+                    if rank == hvd.rank():
+                        table(index).sum().backward()
+                    (wanted[number](index).sum() / hvd.size()).backward()
+        optimizer.step()
+        alone.step()
+        assert tables[0].weight.grad is not None
+        assert tables[0].weight.grad.is_sparse
+    for table, want in zip(tables, wanted, strict=True):
+        assert torch.allclose(table.weight, want.weight)
+
+
+@pytest.mark.parametrize("groups", [0, 1])
+def test_a_sparse_gradient_may_be_missing_on_some_ranks(hvd3: Ranks, groups: int) -> None:
+    hvd3.run(lacks_sparse_gradients, groups, deadline_s=60)
+
+
+def finds_out_too_late() -> None:
+    """Nobody has used the table when ranks agreed on what is sparse."""
+    torch.manual_seed(2)
+    table, rest = nn.Embedding(6, 2, sparse=True), nn.Linear(2, 1)
+    both = nn.ModuleDict({"table": table, "rest": rest})
+    optimizer = wrapped_tables(both)
+    for step in range(4):
+        optimizer.zero_grad()
+        inputs = torch.ones(1, 2)
+        if step in (1, 3) and hvd.rank() > 0:
+            inputs = table(torch.tensor([1]))
+        rest(inputs).sum().backward()
+        if step == 1:
+            text = raises(RuntimeError, optimizer.step, "table.weight", "allgather")
+            assert "HorovodInternalError" not in text
+        else:
+            optimizer.step()
+    still_works()
+
+
+def test_a_sparse_gradient_that_comes_as_a_surprise_is_named(hvd3: Ranks) -> None:
+    hvd3.run(finds_out_too_late, deadline_s=60)
+
+
+def wraps_again(op: Any, names: bool) -> None:
+    model = net()
+    first = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
+    named = list(model.named_parameters()) if names else None
+    older = [hvd.DistributedOptimizer(first, named) for _ in range(2)]
+    newest = hvd.DistributedOptimizer(first, named, op=op)
+    for step in range(2):
+        newest.zero_grad()
+        loss(model, step, hvd.rank()).backward()
+        if step == 0:
+            for optimizer in older:
+                raises(RuntimeError, optimizer.step, "called again")
+                raises(RuntimeError, optimizer.synchronize, "called again")
+        newest.step()
+    close(model, reference(2, total=op == hvd.Sum))
+
+
+@pytest.mark.parametrize("names", [True, False])
+@pytest.mark.parametrize("op", [hvd.Average, hvd.Sum])
+def test_an_optimizer_that_is_made_again_replaces_the_older(
+    hvd3: Ranks, op: Any, names: bool
+) -> None:
+    hvd3.run(wraps_again, op, names, deadline_s=60)
+
+
+class NoState(hvd.elastic.State):
+    """Nothing to keep."""
+
+    def __init__(self) -> None:
+        super().__init__(bcast_object=lambda each: each, get_rank=hvd.rank)
+
+    def save(self) -> None: ...
+    def restore(self) -> None: ...
+    def sync(self) -> None: ...
+
+
+def calls_it_again(remakes_model: bool) -> None:
+    """Rank 0 is a survivor, whose training function begins a second time; others are newcomers."""
+    calls = []
+    outside = net()
+
+    def train(_: Any) -> None:
+        models = [net() if remakes_model else outside, net()]
+        optimizers = [
+            hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9))
+            for model in models
+        ]
+        calls.append(optimizers)
+        if hvd.rank() == 0 and len(calls) == 1:
+            raise hvd.HostsUpdatedInterrupt(True)
+        for model, optimizer in zip(models, optimizers, strict=True):
+            loss(model, 0, hvd.rank()).backward()
+            optimizer.step()
+            close(model, reference(1))
+
+    hvd.elastic.run_fn(train, lambda: None)(NoState())
+
+
+@pytest.mark.parametrize("remakes_model", [False, True])
+def test_unnamed_optimizers_are_counted_alike_by_survivors_and_newcomers(
+    hvd3: Ranks, remakes_model: bool
+) -> None:
+    hvd3.run(calls_it_again, remakes_model, deadline_s=60)
+
+
 def takes_a_closure() -> None:
     model = net()
     optimizer = wrapped(model)
