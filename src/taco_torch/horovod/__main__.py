@@ -1,8 +1,9 @@
 """``python -m taco_torch.horovod train.py``: runs a program written for Horovod as it is.
 
 In it ``import horovod.torch as hvd`` is taco_torch.horovod, also where a horovod is installed;
-with ``--real-first`` the installed one wins. Processes that the program forks have it too; those
-that it spawns anew are as Python starts them: see ``--install-alias``.
+with ``--real-first`` the installed one wins. The program's processes of multiprocessing have it
+too, however they are started; other programs that it starts are as Python starts them: see
+``--install-alias``.
 """
 
 from __future__ import annotations
@@ -78,11 +79,22 @@ def _run_script(path: str) -> None:
     exec(compile(source, path, "exec", dont_inherit=True), main.__dict__)
 
 
+def _lead_the_spawned(is_first: bool, is_module: bool) -> None:
+    """Processes that multiprocessing starts anew get this one's sys.path, and by it the finder. A
+    script's own folder stays the first one, of which programs ask."""
+    folder = str(Path(__file__).with_name("spawned"))
+    if not is_first:
+        sys.path.append(folder)
+    else:
+        sys.path.insert(0 if is_module else 1, folder)
+
+
 def main(words: Sequence[str]) -> int:
     said = _parse(words)
     if said.install_alias or said.remove_alias:
         return _change_alias(said.install_alias)
     _taco_torch_horovod.install(first=not said.real_first)
+    _lead_the_spawned(not said.real_first, bool(said.module))
     if said.module:
         sys.argv = list(said.module)
         runpy.run_module(said.module[0], run_name="__main__", alter_sys=True)

@@ -117,6 +117,57 @@ def test_a_real_horovod_wins_only_where_that_is_asked_for(tmp_path: Path) -> Non
     assert run([*MODULE, "--real-first", program], tmp_path).stdout == "ours\n"
 
 
+STARTS_OTHERS = """
+    import multiprocessing, sys
+    import horovod.torch as hvd
+
+    def ask(pipe):
+        import horovod.torch.elastic
+        import taco_torch.horovod as ours
+        pipe.send(getattr(hvd, "whose", "") or ("ours" if hvd.Sum is ours.Sum else "others"))
+
+    if __name__ == "__main__":
+        context = multiprocessing.get_context(sys.argv[1])
+        mine, theirs = context.Pipe()
+        process = context.Process(target=ask, args=(theirs,))
+        process.start()
+        theirs.close()
+        print(mine.recv())
+        process.join()
+"""
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver", "fork"])
+def test_processes_of_the_program_have_it_too(tmp_path: Path, method: str) -> None:
+    program = write(tmp_path, STARTS_OTHERS, "starts.py")
+    for words in ([program], ["-m", "starts"]):
+        path = real_one(tmp_path / str(len(words)))
+        done = run([*MODULE, *words, method], tmp_path, PYTHONPATH=path)
+        assert done.stdout == "ours\n", done.stderr
+
+
+def test_where_a_real_horovod_wins_spawned_processes_have_it_too(tmp_path: Path) -> None:
+    text = STARTS_OTHERS.replace("import horovod.torch.elastic\n", "\n")
+    program = write(tmp_path, text, "starts.py")
+    words = [*MODULE, "--real-first", program, "spawn"]
+    assert run(words, tmp_path, PYTHONPATH=real_one(tmp_path)).stdout == "real\n"
+    done = run(words, tmp_path)
+    assert done.stdout == "ours\n", done.stderr
+
+
+def test_other_programs_that_it_starts_are_left_alone(tmp_path: Path) -> None:
+    write(tmp_path, "import horovod\n", "other.py")
+    text = """
+        import subprocess, sys
+        done = subprocess.run([sys.executable, "other.py"], capture_output=True, text=True)
+        print(done.stderr.splitlines()[-1], sys.path[0])
+    """
+    program = write(tmp_path, text, "starts.py")
+    done = run([*MODULE, program], tmp_path)
+    found = "ModuleNotFoundError: No module named 'horovod'"
+    assert done.stdout == f"{found} {tmp_path}\n", done.stderr
+
+
 @pytest.mark.parametrize(
     "words", [[], ["--install-alias", "train.py"], ["--install-alias", "--remove-alias"]]
 )
