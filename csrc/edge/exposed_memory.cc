@@ -1,25 +1,30 @@
 #include "edge/exposed_memory.h"
 
 #include <map>
-#include <mutex>
+
+#include "base/fork.h"
 
 namespace taco::edge {
 namespace {
 
+// Locked by what keeps forks out, too: a child needs it for the storages that it exposes itself.
 class FixedStorages {
  public:
   void fix(c10::StorageImpl* storage) {
-    std::lock_guard lock(mutex_);
+    const NoForkMeanwhile lock;
     Fixed& fixed = fixed_[storage];
     if (fixed.users++ > 0) return;
     fixed.was_resizable = storage->resizable();
     storage->set_resizable(false);
   }
   void release(c10::StorageImpl* storage) {
-    std::lock_guard lock(mutex_);
+    const NoForkMeanwhile lock;
     const auto found = fixed_.find(storage);
     if (--found->second.users > 0) return;
-    if (found->second.was_resizable) storage->set_resizable(true);
+    // One that moved to shared memory meanwhile has no allocator, and cannot be resized any more.
+    if (found->second.was_resizable && storage->allocator() != nullptr) {
+      storage->set_resizable(true);
+    }
     fixed_.erase(found);
   }
 
@@ -28,7 +33,6 @@ class FixedStorages {
     int users = 0;
     bool was_resizable = false;
   };
-  std::mutex mutex_;
   std::map<c10::StorageImpl*, Fixed> fixed_;
 };
 

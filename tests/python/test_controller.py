@@ -212,10 +212,14 @@ def memory_stays_while_it_is_needed() -> None:
     rank, world = dist.get_rank(), dist.get_world_size()
     with controller() as to:
         mine, other = torch.full((4,), float(rank)), torch.full((4,), 10.0 * rank)
+        shared = torch.full((4,), float(rank))
 
         def submit() -> list[_C.Submission]:
-            in_place = to.submit(0, "allreduce", "x", [mine], [mine])
-            return [in_place, to.submit(0, "allgather", "y", [other])]
+            in_place = [
+                to.submit(0, "allreduce", "x", [mine], [mine]),
+                to.submit(0, "allreduce", "z", [shared], [shared]),
+            ]
+            return [*in_place, to.submit(0, "allgather", "y", [other])]
 
         if rank == 0:
             begun = submit()
@@ -228,13 +232,14 @@ def memory_stays_while_it_is_needed() -> None:
             with pytest.raises(ValueError, match="pending"):
                 to.submit(0, "allreduce", "x", [mine], [mine])
             other.data = torch.zeros(1000)  # the tensor lets go of the memory that is sent
+            shared.share_memory_()  # as a queue does that takes it: it is found where it is now
         to.submit(0, "barrier", "b", []).wait()
         if rank != 0:
             begun = submit()
         for each in begun:
             each.wait()
-        assert mine.tolist() == [world * (world - 1) / 2] * 4
-        assert begun[1].outputs[0].tolist() == [10.0 * r for r in range(world) for _ in range(4)]
+        assert mine.tolist() == shared.tolist() == [world * (world - 1) / 2] * 4
+        assert begun[-1].outputs[0].tolist() == [10.0 * r for r in range(world) for _ in range(4)]
         mine.resize_(1000)
         mine.untyped_storage().resize_(0)
         with pytest.raises(ValueError, match="memory is gone"):

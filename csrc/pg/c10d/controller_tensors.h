@@ -20,8 +20,9 @@ struct ControllerTensors {
   std::vector<at::Tensor> outputs;  // none: they are made, and there once the operation has ended
 };
 
-// A tensor's memory, which stays whatever the program does with the tensor: from the making to the
-// end the storage is kept, and cannot be resized.
+// A tensor's memory: from the making to the end the storage is kept, and cannot be resized. Torch
+// lets no one forbid that it moves to shared memory (share_memory_()), which a program must not do
+// once the operation has begun.
 class FixedMemory {
  public:
   // ValueError for a tensor whose memory is gone.
