@@ -363,6 +363,7 @@ class Session final : public Link {
   // tell_paths_by_.
   std::uint8_t paths_due_ = 1;
   bool reading_ = false;         // records of the peer's
+  bool asks_too_much_ = false;   // some of those that were acknowledged were not read for it
   bool heard_early_ = false;     // somebody speaks to this session, which has no keys yet
   std::uint32_t full_ = 0;       // of this turn: addresses that the Nic has no room at
   std::uint32_t refused_ = 0;    // ways, or paths (bit i: the i-th), since the peer was heard last

@@ -302,7 +302,10 @@ void Session::deliver_records(std::span<const std::byte> block) {
   wire::RecordReader reader(block);
   wire::Record record;
   reading_ = true;
-  while (!life_.ended() && !keeps_asking() && reader.next(record)) deliver_record(record);
+  while (!life_.ended() && !asks_too_much_ && reader.next(record)) {
+    deliver_record(record);
+    asks_too_much_ = keeps_asking();
+  }
   reading_ = false;
   if (reader.bad()) ++host_.counters().malformed;
 }
@@ -429,7 +432,7 @@ void Session::on_ack(const wire::Ack& ack) {
 
 // Once per burst: answers, credit, acknowledgements, timers.
 void Session::after_receive() {
-  if (keeps_asking()) {
+  if (asks_too_much_) {
     return break_off(
         "it acknowledges no answers and goes on asking; its memory is damaged, or it is not what "
         "it says");
