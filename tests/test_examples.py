@@ -385,7 +385,9 @@ def test_a_checkpoint_of_two_ranks_resumes_on_three(python: WarmPython, tmp_path
     assert losses(second)[0] < losses(first)[1] + 0.3
 
 
-@pytest.mark.whole(instead="tests/python/test_lightcc_fsdp.py::test_topk_learns_between_replicas")
+@pytest.mark.whole(
+    instead="tests/python/lightcc/test_lightcc_fsdp.py::test_topk_learns_between_replicas"
+)
 @pytest.mark.parametrize(
     ("parallel", "compression", "said"),
     [
@@ -435,7 +437,8 @@ def test_the_collectives_benchmark_measures_both_backends(hosts: int, tmp_path: 
 
 
 @pytest.mark.whole(
-    instead="tests/python/test_zerocache_memory.py::test_the_peak_is_caps_gradients_and_little_else"
+    instead="tests/python/zerocache/test_zerocache_memory.py"
+    "::test_the_peak_is_caps_gradients_and_little_else"
 )
 def test_a_gpt_larger_than_its_memory_is_trained_and_its_last_step_drawn(tmp_path: Path) -> None:
     if BACKEND != "taco":

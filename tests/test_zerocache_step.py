@@ -59,7 +59,8 @@ def test_an_unknown_row_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.whole(
-    instead="tests/python/test_zerocache_ddp.py::test_ranks_have_what_one_alone_would_have"
+    instead="tests/python/zerocache/test_zerocache_ddp.py"
+    "::test_ranks_have_what_one_alone_would_have"
 )
 def test_ranks_that_share_a_model_learn_as_ddp(tmp_path: Path) -> None:
     result = tmp_path / "result.json"

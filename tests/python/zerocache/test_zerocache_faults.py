@@ -312,7 +312,7 @@ def test_a_disk_whose_reads_fail_once_or_for_good(tmp_path: Path) -> None:
     source.write_text(FAULTY_READS)
     build = ["cc", "-shared", "-fPIC", "-O1", "-o", str(library), str(source), "-ldl"]
     subprocess.run(build, check=True)
-    support = Path(__file__).parents[1] / "support"
+    support = Path(__file__).parents[2] / "support"
     environment = {
         **os.environ,
         "LD_PRELOAD": str(library),
@@ -333,7 +333,7 @@ def test_a_disk_whose_reads_fail_once_or_for_good(tmp_path: Path) -> None:
 
 @pytest.mark.whole(instead="Kill.AtRandomMomentsOfSaveLosesNothingThatWasSaved")
 def test_kills_at_random_moments_lose_nothing_that_was_saved(tmp_path: Path) -> None:
-    program = Path(__file__).parents[1] / "support" / "zerocache_kills.py"
+    program = Path(__file__).parents[2] / "support" / "zerocache_kills.py"
     command = [sys.executable, str(program), str(tmp_path / "kills"), "--kills", KILLS]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)

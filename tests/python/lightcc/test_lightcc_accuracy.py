@@ -26,11 +26,11 @@ pytest.importorskip("sklearn", reason="the digits come with scikit-learn")
 pytestmark = [
     taco_only,
     pytest.mark.whole(
-        instead="tests/python/test_lightcc.py::test_a_network_learns_with_clipped_gradients"
+        instead="tests/python/lightcc/test_lightcc.py::test_a_network_learns_with_clipped_gradients"
     ),
 ]
 
-EXAMPLES = str(Path(__file__).parents[2] / "examples")
+EXAMPLES = str(Path(__file__).parents[3] / "examples")
 RATIO = 0.01
 # The spread is that of five seeds. float16 is much nearer to dense than that, and the control much
 # farther away: three show so.
