@@ -18,6 +18,8 @@ from taco_torch.horovod.job import the_job
 from taco_torch.horovod.process_sets import ProcessSet
 from taco_torch.horovod.reduce_ops import Average, ReduceOp, Sum
 
+_NEVER = ("", 0)
+
 
 class Reducer(Protocol):
     """Reduces the gradients of one optimizer, which become ready in any order."""
@@ -40,9 +42,10 @@ class NamedReducer:
     """Each gradient is an operation under its parameter's name, or part of one for a group.
 
     A rank that has no gradient of a parameter has to know whether the others' is sparse, which
-    takes other operations. So with the first gradients of a job ranks agree on that. A parameter
-    that nobody had used by then, and that is sparse somewhere and missing elsewhere, is an error on
-    all ranks, after which they agree again.
+    takes other operations. So with the first gradients of a job ranks agree on that, and again with
+    the first after a join(), since a rank that had joined has agreed to nothing. A parameter that
+    nobody had used by then, and that is sparse somewhere and missing elsewhere, is an error on all
+    ranks, after which they agree again.
     """
 
     def __init__(
@@ -70,7 +73,7 @@ class NamedReducer:
         self._finishing: dict[torch.Tensor, Callable[[], None] | None] = {}
         self._sparse_dims: dict[torch.Tensor, int] = {}  # of gradients that are known to be sparse
         self._known_to_all: set[torch.Tensor] = set()  # those of which all ranks know it
-        self._agreed_in = ""  # the job, by its name
+        self._agreed_in = _NEVER  # the job's stage
 
     def is_pending(self) -> bool:
         return bool(self._ready)
@@ -92,7 +95,7 @@ class NamedReducer:
     def finish(self, parameters: Sequence[torch.Tensor]) -> None:
         newly_known: set[torch.Tensor] = set()
         try:
-            if self._agreed_in != the_job().name:
+            if self._agreed_in != the_job().stage:
                 newly_known = self._agree(parameters)
             for parameter in parameters:
                 if parameter not in self._finishing:
@@ -100,7 +103,7 @@ class NamedReducer:
             _call_all(self._going_on)
             _call_all([each for each in self._finishing.values() if each is not None])
         except MismatchError:  # all ranks have it, and agree again
-            self._agreed_in = ""
+            self._agreed_in = _NEVER
             raise
         finally:
             self._known_to_all |= newly_known
@@ -109,7 +112,7 @@ class NamedReducer:
     def _agree(self, parameters: Sequence[torch.Tensor]) -> set[torch.Tensor]:
         """Tells the others whose gradients are sparse here; those that are sparse anywhere, which
         counts from the next step on: in this one they may be under way."""
-        self._agreed_in = the_job().name
+        self._agreed_in = the_job().stage
         self._known_to_all.clear()
         if self._sparse_as_dense or not parameters:
             return set()
@@ -155,7 +158,7 @@ class NamedReducer:
                 sparse.append(parameter)
         self._finishing.update(dict.fromkeys(group))
         label = "grouped_allreduce" if len(group) > 1 else "allreduce"
-        known = self._known_to_all if self._agreed_in == the_job().name else set()
+        known = self._known_to_all if self._agreed_in == the_job().stage else set()
         for parameter in sparse:
             # The first operation of a group is the one that has its name.
             is_first = parameter is group[0] and not dense

@@ -55,6 +55,7 @@ class Job:
         self.place = places[self.rank]
         self.is_homogeneous = len({place.local_size for place in places}) == 1
         self.compresses = False  # LIGHT_* gradients, which the controller knows nothing of
+        self._joins = 0  # how often all ranks have joined
         self._counts: Counter[tuple[int, str]] = Counter()
         self._counting = threading.Lock()
         with internal_errors(), ended_by_losses():
@@ -91,8 +92,15 @@ class Job:
     def all_have_joined(self) -> None:
         """Counting begins anew: a rank that joined early has submitted less than others."""
         with self._counting:
+            self._joins += 1
             for key in [key for key in self._counts if key[0] == 0]:
                 del self._counts[key]
+
+    @property
+    def stage(self) -> tuple[str, int]:
+        """Alike on all ranks, and another one once all have joined. What ranks agree on holds for a
+        stage: in the one before, a rank that had joined had no part in it."""
+        return self.name, self._joins
 
     def submit(self, process_set: int, kind: str, name: str, *tensors: Any, **more: Any) -> Any:
         with internal_errors():

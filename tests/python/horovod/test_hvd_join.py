@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 
+import pytest
 import torch
 from horovod_ranks import raises, still_works
 from spawn_ranks import Ranks
+from torch import nn
 
 import taco_torch.horovod as hvd
 
@@ -61,3 +63,31 @@ def needs_all() -> None:
 
 def test_what_needs_every_rank_is_an_error_while_some_have_joined(hvd3: Ranks) -> None:
     hvd3.run(needs_all)
+
+
+def trains_in_epochs() -> None:
+    """Rank 0 has no batch in the first epoch, when the others find out whose gradients are sparse;
+    one each in those that follow."""
+    torch.manual_seed(2)
+    table = nn.Embedding(6, 2, sparse=True)
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.SGD(table.parameters(), lr=1.0), table.named_parameters(), op=hvd.Sum
+    )
+    for epoch in range(3):
+        if epoch or hvd.rank():
+            optimizer.zero_grad()
+            before = table.weight.detach().clone()
+            if epoch:  # sparse gradients are gathered, which needs all ranks
+                table(torch.tensor([epoch])).sum().backward()
+            optimizer.step()
+            changed = (before - table.weight.detach())[:, 0].tolist()
+            wanted = [0.0] * 6
+            wanted[epoch] = float(hvd.size()) if epoch else 0.0
+            assert changed == pytest.approx(wanted)
+        assert hvd.join() >= 0
+        hvd.broadcast_parameters(table.state_dict(), root_rank=1)
+    still_works()
+
+
+def test_a_rank_without_a_batch_learns_later_whose_gradients_are_sparse(hvd3: Ranks) -> None:
+    hvd3.run(trains_in_epochs, deadline_s=20)
