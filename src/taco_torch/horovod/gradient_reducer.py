@@ -148,17 +148,19 @@ class NamedReducer:
     @torch.no_grad()
     def _start(self, group: tuple[torch.Tensor, ...]) -> None:
         dense, sparse = [], []
+        known = self._known_to_all if self._agreed_in == the_job().stage else set()
         for parameter in group:
             if parameter.grad is None:
                 parameter.grad = self._nothing(parameter)
-            if self._sparse_as_dense or not parameter.grad.is_sparse:
-                dense.append(parameter)
-            else:
+            if parameter.grad.is_sparse and not self._sparse_as_dense:
                 self._sparse_dims[parameter] = parameter.grad.sparse_dim()
                 sparse.append(parameter)
+            elif parameter in known:  # the others gather it
+                sparse.append(parameter)
+            else:
+                dense.append(parameter)
         self._finishing.update(dict.fromkeys(group))
         label = "grouped_allreduce" if len(group) > 1 else "allreduce"
-        known = self._known_to_all if self._agreed_in == the_job().stage else set()
         for parameter in sparse:
             # The first operation of a group is the one that has its name.
             is_first = parameter is group[0] and not dense
@@ -172,10 +174,17 @@ class NamedReducer:
         name = self._names[parameter]
         op, process_set = self._how["op"], self._how["process_set"]
         check_sparse(op)
-        reduction = SparseReduction(_gradient(parameter), name, op, process_set, dense_label)
+        own = _gradient(parameter)
+        sent = own if own.is_sparse else own.to_sparse(self._sparse_dims[parameter])
+        reduction = SparseReduction(sent, name, op, process_set, dense_label)
 
+        @torch.no_grad()
         def finish() -> None:
-            parameter.grad = reduction.wait()
+            reduced = reduction.wait()
+            if own.is_sparse:
+                parameter.grad = reduced
+            else:  # a layout that this rank's optimizer expects
+                own.copy_(reduced.to_dense())
 
         self._going_on.append(reduction.go_on)
         self._finishing[parameter] = finish

@@ -354,6 +354,34 @@ def test_a_sparse_gradient_that_comes_as_a_surprise_is_named(hvd3: Ranks) -> Non
     hvd3.run(finds_out_too_late, deadline_s=60)
 
 
+def has_a_dense_gradient_too(groups: int) -> None:
+    """Once all know that the table's gradient is sparse, it is dense on rank 0; then on all."""
+    torch.manual_seed(2)
+    table = nn.Embedding(6, 2, sparse=True)
+    both = nn.ModuleDict({"table": table, "rest": nn.Linear(2, 1)})
+    optimizer = wrapped_tables(both, groups=groups)
+    for step in range(3):
+        optimizer.zero_grad()
+        is_dense = step == 2 or (step == 1 and hvd.rank() == 0)
+        before = table.weight.detach().clone()
+        index = torch.tensor([hvd.rank() % 6, 5])
+        looked_up = functional.embedding(index, table.weight, sparse=not is_dense)
+        (looked_up.sum() + both["rest"](torch.ones(1, 2)).sum()).backward()
+        optimizer.step()
+        wanted = torch.zeros(6, 2)
+        for rank in range(hvd.size()):
+            wanted[[rank % 6, 5]] += 1.0 / hvd.size()
+        assert torch.allclose(before - table.weight.detach(), wanted)
+        assert table.weight.grad is not None
+        assert table.weight.grad.is_sparse != is_dense
+    still_works()
+
+
+@pytest.mark.parametrize("groups", [0, 1])
+def test_a_sparse_gradient_may_be_dense_on_some_ranks(hvd3: Ranks, groups: int) -> None:
+    hvd3.run(has_a_dense_gradient_too, groups, deadline_s=20)
+
+
 def wraps_again(op: Any, names: bool) -> None:
     model = net()
     first = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
