@@ -54,11 +54,12 @@ class Wrapped(torch.optim.Optimizer):
 _in_use: WeakSet[Wrapped] = WeakSet()  # those that have not been replaced
 
 
-def take_over(made: Wrapped, parameters: Iterable[torch.Tensor]) -> None:
+def take_over(made: Wrapped, parameters: Iterable[torch.Tensor], reduces: bool) -> None:
     """Replaces the optimizers that have been made of any of these parameters before, by one that
-    is being made of them."""
+    is being made of them. One that reduces nothing, since this rank is alone, has nothing to take
+    over."""
     listed = list(parameters)
-    for older in [each for each in _in_use if each.has_any_of(listed)]:
+    for older in [each for each in _in_use if reduces and each.has_any_of(listed)]:
         older.replace()
         _in_use.discard(older)
     _in_use.add(made)

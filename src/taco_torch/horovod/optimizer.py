@@ -38,7 +38,9 @@ def DistributedOptimizer(
     Where ``Compression.lightcc()`` or a LIGHT_* variable asks for it, float32 gradients are
     compressed between hosts (docs/lightcc.md); then they go in buckets, and groups and the
     predivide factor say nothing.
-    Called again for the same parameters, as notebooks do, it replaces what it returned before.
+    Called again for the same parameters, as notebooks do, it replaces what it returned before,
+    except by an optimizer that reduces nothing, since this rank is alone in its process set or
+    outside.
 
     Args:
         optimizer: any of torch's kind; shares its state and parameters with the one returned.
@@ -83,7 +85,7 @@ def DistributedOptimizer(
         )
         if options is not None:
             reducer = CompressedReducer(names, named, options, reduction, sparse_as_dense)
-    take_over(made, names)
+    take_over(made, names, reduces=not alone)
     if combines_deltas:
         made._compression = named_as
     else:

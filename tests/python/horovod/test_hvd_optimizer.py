@@ -407,6 +407,23 @@ def test_an_optimizer_that_is_made_again_replaces_the_older(
     hvd3.run(wraps_again, op, names, deadline_s=60)
 
 
+def wraps_for_others() -> None:
+    model = net()
+    optimizer = wrapped(model)
+    first = hvd.add_process_set([0])
+    wrapped(model, process_set=first)  # of one rank: it reduces nothing
+    for step in range(2):
+        optimizer.zero_grad()
+        loss(model, step, hvd.rank()).backward()
+        optimizer.step()
+    close(model, reference(2))
+    hvd.remove_process_set(first)
+
+
+def test_an_optimizer_that_reduces_nothing_replaces_none(hvd3: Ranks) -> None:
+    hvd3.run(wraps_for_others, deadline_s=60)
+
+
 class NoState(hvd.elastic.State):
     """Nothing to keep."""
 
