@@ -205,7 +205,7 @@ class AdasumDeltas(Wrapped):
     """Steps with this rank's gradients, and combines by Adasum what the steps have changed
     (Maleki et al., MLSys 2021)."""
 
-    _compression: type[Compressor]
+    _compression: type[Compressor] | Compressor
 
     def synchronize(self) -> None:
         """Nothing: what is combined is known after the step."""

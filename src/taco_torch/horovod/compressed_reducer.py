@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from taco_torch._extension import _C
-from taco_torch.horovod.compression import Compression, Compressor, LightCC
+from taco_torch.horovod.compression import Compressor, LightCC, NoneCompressor
 from taco_torch.horovod.gradient_reducer import NamedReducer, put_back
 from taco_torch.horovod.job import internal_errors, the_job
 from taco_torch.horovod.process_sets import ProcessSet, global_process_set
@@ -22,7 +22,7 @@ from taco_torch.lightcc import ledger
 from taco_torch.lightcc.settings import Options
 
 
-def asked_for(compression: type[Compressor] | LightCC) -> Options | None:
+def asked_for(compression: type[Compressor] | Compressor | LightCC) -> Options | None:
     """How the argument, or else LIGHT_* variables, ask for gradients to be compressed; None: they
     do not. ValueError if a variable is malformed."""
     light = _C.lightcc_environment()
@@ -32,13 +32,14 @@ def asked_for(compression: type[Compressor] | LightCC) -> Options | None:
 
 
 def check_possible(
-    compression: type[Compressor] | LightCC, op: ReduceOp, process_set: ProcessSet
+    compression: type[Compressor] | Compressor | LightCC, op: ReduceOp, process_set: ProcessSet
 ) -> None:
     """ValueError for arguments that compressed gradients do not go with."""
     problem = ""
     is_by_argument = isinstance(compression, LightCC)
-    if isinstance(compression, type) and compression is not Compression.none:
-        problem = f"compression={compression.__name__} compresses them, too"
+    kind = compression if isinstance(compression, type) else type(compression)
+    if not is_by_argument and kind is not NoneCompressor:
+        problem = f"compression={kind.__name__} compresses them, too"
     elif op not in (Average, Sum):
         problem = f"op={op.name} is neither Average nor Sum"
     elif process_set is not global_process_set:

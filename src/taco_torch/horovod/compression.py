@@ -70,6 +70,20 @@ class LightCC:
     decompress = compress
 
 
+def check_compressor(given: Any) -> None:
+    """TypeError for what cannot compress gradients; a class will do as well as an object."""
+    if given is LightCC or given == Compression.lightcc:
+        raise TypeError(
+            "compression is the function that makes LightCC's: write "
+            "compression=hvd.Compression.lightcc(), with parentheses"
+        )
+    if not all(callable(getattr(given, name, None)) for name in ("compress", "decompress")):
+        raise TypeError(
+            f"compression is {given!r}, but must be Compression.none, Compression.fp16, "
+            "Compression.lightcc() or another Compressor"
+        )
+
+
 class Compression:
     """The ways to choose from."""
 

@@ -52,7 +52,7 @@ class NamedReducer:
         self,
         names: dict[torch.Tensor, str],
         groups: Sequence[Sequence[torch.Tensor]],
-        compression: type[Compressor],
+        compression: type[Compressor] | Compressor,
         op: ReduceOp,
         predivide: float,
         sparse_as_dense: bool,

@@ -12,7 +12,7 @@ import torch
 from taco_torch.horovod import compressed_reducer, unnamed
 from taco_torch.horovod.averaging import AdasumDeltas, Averaging, Wrapped, check_passes, take_over
 from taco_torch.horovod.compressed_reducer import CompressedReducer
-from taco_torch.horovod.compression import Compression, Compressor, LightCC
+from taco_torch.horovod.compression import Compression, Compressor, LightCC, check_compressor
 from taco_torch.horovod.gradient_reducer import NamedReducer, Reducer
 from taco_torch.horovod.process_sets import ProcessSet, global_process_set
 from taco_torch.horovod.reduce_ops import Adasum, Average, ReduceOp, known
@@ -23,7 +23,7 @@ Groups = int | Sequence[Sequence[torch.Tensor]]
 def DistributedOptimizer(
     optimizer: torch.optim.Optimizer,
     named_parameters: Iterable[tuple[str, torch.Tensor]] | None = None,
-    compression: type[Compressor] | LightCC = Compression.none,
+    compression: type[Compressor] | Compressor | LightCC = Compression.none,
     backward_passes_per_step: int = 1,
     op: int = Average,
     gradient_predivide_factor: float = 1.0,
@@ -58,11 +58,13 @@ def DistributedOptimizer(
         process_set: the ranks; others step alone.
 
     Raises:
+        TypeError: ``compression`` is no Compressor, or Compression.lightcc without its call.
         ValueError: names are missing, there twice or not in pairs; groups are none; the factor is
             not for this ``op``; the optimizer is wrapped already; or gradients are to be
             compressed, which these arguments do not go with.
         NotInitializedError: ``init()`` has not been called; found after these.
     """
+    check_compressor(compression)
     reduction = _checked(optimizer, op, gradient_predivide_factor)
     names = _names(optimizer, named_parameters)
     listed = _grouped(names, _either(groups, num_groups))

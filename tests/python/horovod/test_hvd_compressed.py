@@ -159,6 +159,32 @@ def test_lightcc_s_arguments_are_checked_at_once() -> None:
     raises(TypeError, lambda: hvd.Compression.lightcc(threshold=much), "much")
 
 
+class Halves(hvd.Compression.fp16):  # type: ignore[misc]
+    """As programs write their own."""
+
+
+def is_given_no_compressor() -> None:
+    net = model()
+    own = torch.optim.SGD(net.parameters(), lr=0.1)
+
+    def made(compression: Any) -> Any:
+        return hvd.DistributedOptimizer(own, net.named_parameters(), compression=compression)
+
+    missing_call = r"write compression=hvd.Compression.lightcc(), with parentheses"
+    raises(TypeError, lambda: made(hvd.Compression.lightcc), missing_call)
+    raises(TypeError, lambda: made("fp16"), "'fp16'", "Compression.fp16")
+    raises(TypeError, lambda: made(None), "None", "Compression.none")
+    for compression in (hvd.Compression.fp16(), Halves, Halves()):
+        optimizer = made(compression)
+        gradients(net, hvd.rank(), 0)
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def test_what_is_no_compressor_is_an_error_at_once(plain: Ranks) -> None:
+    plain.run(is_given_no_compressor)
+
+
 def refuses() -> None:
     net = model()
     own = torch.optim.SGD(net.parameters(), lr=0.1)
@@ -168,6 +194,8 @@ def refuses() -> None:
         return hvd.DistributedOptimizer(own, named, **arguments)
 
     raises(ValueError, lambda: made(compression=hvd.Compression.fp16), "FP16Compressor", "LIGHT")
+    raises(ValueError, lambda: made(compression=hvd.Compression.fp16()), "FP16Compressor", "LIGHT")
+    made(compression=hvd.Compression.none())
     raises(ValueError, lambda: made(op=hvd.Max), "MAX", "LIGHT")
     raises(ValueError, lambda: made(op=hvd.Adasum), "ADASUM", "LIGHT")
     pair = hvd.add_process_set([hvd.rank()] if hvd.size() == 1 else [0])
