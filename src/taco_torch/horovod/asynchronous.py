@@ -468,7 +468,7 @@ def grouped_reducescatter_async(
 def join_async() -> Handle:
     """``join()`` without waiting."""
     running = the_job()
-    if running.compresses:
+    if running.compressing:
         raise ValueError(
             "join() gives zeros to allreduces by name, and gradients that LIGHT_* variables or "
             "Compression.lightcc() have compressed go past these: leave them out, or give all "

@@ -100,7 +100,7 @@ class Averaging(Wrapped):
         for hook in self._hooks:
             hook.remove()
         if self._reducer is not None:
-            self._reducer.forget()
+            self._reducer.end()
 
     def _reset_delays(self) -> None:
         self._delays = dict.fromkeys(self._delays, self.backward_passes_per_step)

@@ -15,7 +15,7 @@ import torch
 from taco_torch._extension import _C
 from taco_torch.horovod.compression import Compressor, LightCC, NoneCompressor
 from taco_torch.horovod.gradient_reducer import NamedReducer, put_back
-from taco_torch.horovod.job import internal_errors, the_job
+from taco_torch.horovod.job import current, internal_errors, the_job
 from taco_torch.horovod.process_sets import ProcessSet, global_process_set
 from taco_torch.horovod.reduce_ops import Average, ReduceOp, Sum
 from taco_torch.lightcc import ledger
@@ -70,7 +70,7 @@ class CompressedReducer:
         ]
         self._number = {p: number for number, p in enumerate(self._parameters)}
         self._backend = the_job().backend
-        the_job().compresses = True
+        the_job().compressing.add(self)
         named = [(names[p], p) for p in self._parameters]
         self._native = _C.GradientHook(self._backend, named, options.settings(), None)
         ledger.listen()
@@ -103,6 +103,12 @@ class CompressedReducer:
         self._works.clear()
         self._others.forget()
 
+    def end(self) -> None:
+        self.forget()
+        running = current()
+        if running is not None:
+            running.compressing.discard(self)
+
     def begin(self, parameter: torch.Tensor) -> None:
         if parameter not in self._number:
             self._others.begin(parameter)
@@ -122,7 +128,7 @@ class CompressedReducer:
         """Sends the next bucket."""
         if not self._works and the_job().backend is not self._backend:  # a new incarnation
             self._backend = the_job().backend
-            the_job().compresses = True
+            the_job().compressing.add(self)
             self._native.move(self._backend)
         number = len(self._works)
         bucket = self._buckets[number]

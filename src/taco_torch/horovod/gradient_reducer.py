@@ -35,6 +35,9 @@ class Reducer(Protocol):
     def forget(self) -> None:
         """Nothing is pending any more."""
 
+    def end(self) -> None:
+        """Nothing is pending, nor reduced from now on."""
+
     def is_pending(self) -> bool: ...
 
 
@@ -83,6 +86,9 @@ class NamedReducer:
         self._arrived.clear()
         self._going_on.clear()
         self._finishing.clear()
+
+    def end(self) -> None:
+        self.forget()
 
     def begin(self, parameter: torch.Tensor) -> None:
         group = self._group_of.get(parameter, (parameter,))

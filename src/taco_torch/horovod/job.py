@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
+from weakref import WeakSet
 
 from taco_torch import backend as taco  # registers what a process with groups needs
 from taco_torch._extension import _C
@@ -54,7 +55,8 @@ class Job:
         places = find_places(store, place_in, how.alike())
         self.place = places[self.rank]
         self.is_homogeneous = len({place.local_size for place in places}) == 1
-        self.compresses = False  # LIGHT_* gradients, which the controller knows nothing of
+        # What sends compressed gradients, which the controller knows nothing of.
+        self.compressing: WeakSet[object] = WeakSet()
         self._joins = 0  # how often all ranks have joined
         self._counts: Counter[tuple[int, str]] = Counter()
         self._counting = threading.Lock()

@@ -152,6 +152,24 @@ def test_compression_may_be_an_argument(plain: Ranks) -> None:
     plain.run(is_asked_by_arguments)
 
 
+def compresses_no_more() -> None:
+    net = model()
+    own = torch.optim.SGD(net.parameters(), lr=0.1)
+    asked = hvd.Compression.lightcc("float16")
+    hvd.DistributedOptimizer(own, net.named_parameters(), compression=asked)
+    raises(ValueError, hvd.join, "Compression.lightcc()")
+    optimizer = hvd.DistributedOptimizer(own, net.named_parameters())
+    gradients(net, hvd.rank(), 0)
+    optimizer.step()
+    assert hvd.join() in range(hvd.size())
+    still_works()
+
+
+def test_ranks_may_join_once_nothing_compresses_any_more() -> None:
+    with Ranks(2, OWN_HOSTS) as made:
+        joined(made).run(compresses_no_more, deadline_s=60)
+
+
 def test_lightcc_s_arguments_are_checked_at_once() -> None:
     raises(ValueError, lambda: hvd.Compression.lightcc(ratio=1.5), "1.5")
     raises(ValueError, lambda: hvd.Compression.lightcc("largest"), "largest")
