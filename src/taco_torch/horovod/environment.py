@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 
-from taco_torch.horovod import job_name, slurm
+from taco_torch.horovod import job_name, slurm, slurm_shell
 from taco_torch.horovod.variables import check_within, number
 
 DEFAULT_PORT = 29500  # torch's
@@ -114,7 +114,8 @@ def _asked(given: Mapping[str, str]) -> Iterator[_Launcher]:
         if launcher.name != "srun":
             yield launcher
         elif slurm.is_task(given):
-            yield launcher
+            if not slurm_shell.is_around(given):
+                yield launcher
             return
 
 

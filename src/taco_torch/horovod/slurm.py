@@ -3,7 +3,8 @@
 What srun sets for a task is taken: SLURM_PROCID, SLURM_LOCALID, SLURM_NODEID, and of its step the
 number of tasks, how many run on each node, and the names of the nodes. The script of sbatch and a
 shell of salloc have some of these variables too, and are no tasks: they are known by the missing
-or special SLURM_STEP_ID. Functions without a state, over variables that are passed in.
+or special SLURM_STEP_ID; a shell of srun --pty by slurm_shell.py. Functions without
+a state, over variables that are passed in.
 """
 
 import re
@@ -36,7 +37,7 @@ _ITEM = rf"(?:[\w.-]+|\[{_WORD}(?:,{_WORD})*\])+"  # of a list of nodes: node[1-
 
 
 def is_task(given: Given) -> bool:
-    """Whether srun has started this process, and no mpirun in between.
+    """Whether srun has started this process or its shell, and no mpirun in between.
 
     Raises:
         ValueError: some of srun's variables were lost on the way to the program.
@@ -64,12 +65,14 @@ def job_of(given: Given) -> str:
 
 
 def warn_of_a_script(given: Given) -> None:
-    """A script of sbatch's for several tasks is one process until srun starts them."""
+    """A script of sbatch's, or a shell on a terminal, for several tasks is one process until srun
+    starts them."""
     tasks = number(SIZE, given) or 1
     if tasks > 1 and not any(name in given for name in _OF_AN_MPIRUN):
         warnings.warn(
-            f"SLURM has {tasks} tasks for this job, but srun has not started this process: it is "
-            "a world of its own. Write srun before the program",
+            f"SLURM has {tasks} tasks for this job, but srun has not started this process, or "
+            "only its shell (--pty): it is a world of its own. Write srun before the program (and "
+            "--overlap in such a shell)",
             stacklevel=3,
         )
 
