@@ -1,7 +1,8 @@
 """The name of a job among others, and the port where its ranks meet by default.
 
 A job that torchrun or tacorun has started has a port of its own already; that of an mpirun or of
-srun is found from what its launcher calls the job, alike on all ranks. Functions without a state.
+srun is found from what its launcher calls the job, alike on all ranks. The answer of a process
+manager is kept; one thread at a time may ask (environment.py, under job.py's lock).
 """
 
 import contextlib
@@ -18,7 +19,8 @@ from taco_torch.horovod import slurm
 _FIRST_PORT, _PORTS = 20_000, 10_000
 _OPEN_MPI = ("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "OMPI_MCA_orte_ess_jobid")
 _HYDRA = ("I_MPI_HYDRA_UUID",)  # Intel's
-_ANSWER_S = 2.0
+_ANSWER_S = 10.0
+_answers: dict[tuple[int, int], str] = {}  # by process and descriptor: a job has one name
 
 
 def of(launcher: str, given: Mapping[str, str]) -> str:
@@ -44,24 +46,47 @@ def port_of(job: str) -> int:
 def _key_space(descriptor: int) -> str:
     """MPICH's name of the job, which no variable holds: its process manager says it over the socket
     that each rank inherits, in a line of PMI-1. "" where there is no such socket (a wrapper of the
-    program has closed it, say), or no answer."""
-    with contextlib.suppress(OSError):
-        if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
-            return ""
+    program has closed it, say, and the number may be another's since).
+
+    Raises:
+        ValueError: it does not answer, although it may have answered other ranks.
+    """
+    known = _answers.get((os.getpid(), descriptor))
+    if known is not None:
+        return known
+    if not _may_be_the_manager_s(descriptor):
+        return ""
+    answer, problem = b"", "has not answered"
+    was_blocking = os.get_blocking(descriptor)
+    try:
         with socket.socket(fileno=os.dup(descriptor)) as manager:
             manager.settimeout(_ANSWER_S)
-            try:
-                manager.sendall(b"cmd=get_my_kvsname\n")
-                answer = b""
-                while not answer.endswith(b"\n") and len(answer) < 1024:
-                    more = manager.recv(1024)
-                    if not more:
-                        return ""
-                    answer += more
-            finally:
-                manager.settimeout(
-                    None
-                )  # the socket is shared with an MPI library, if there is one
-        found = re.search(rb"kvsname=([\w.@:-]+)", answer)
-        return found[1].decode("ascii") if found else ""
-    return ""
+            manager.sendall(b"cmd=get_my_kvsname\n")
+            while not answer.endswith(b"\n") and len(answer) < 1024:
+                more = manager.recv(1024)
+                if not more:
+                    break
+                answer += more
+    except OSError as error:
+        problem = f"has not answered ({error})"
+    finally:  # it is shared with an MPI library, if there is one
+        os.set_blocking(descriptor, was_blocking)
+    found = re.search(rb"kvsname=([\w.@:-]+)", answer)
+    if found is None:
+        raise ValueError(
+            f"PMI_FD is {descriptor}, the socket of MPICH's process manager, which {problem} what "
+            "this job's name is: unset PMI_FD on all ranks, and set MASTER_PORT alike"
+        )
+    name = _answers[os.getpid(), descriptor] = found[1].decode("ascii")
+    return name
+
+
+def _may_be_the_manager_s(descriptor: int) -> bool:
+    """Whether it is one of a pair of connected sockets, which have no names."""
+    with contextlib.suppress(OSError):
+        if stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+            with socket.socket(fileno=os.dup(descriptor)) as found:
+                is_stream = found.type == socket.SOCK_STREAM
+                names = {found.getsockname(), found.getpeername()}
+                return found.family == socket.AF_UNIX and is_stream and names == {""}
+    return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import warnings
@@ -55,6 +56,12 @@ HOROVODRUN = {
     "MASTER_ADDR": "10.0.0.1",
     "MASTER_PORT": "999",
 }
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_known_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process asks for its job's name once; here each test is another."""
+    monkeypatch.setattr(job_name, "_answers", {})
 
 
 def test_a_process_that_nobody_has_launched_is_a_world_of_its_own() -> None:
@@ -234,8 +241,64 @@ def test_mpich_s_name_of_a_job_is_asked_of_its_process_manager() -> None:
         assert answer.result(20).job == "kvs_77_0_5_h1"
         assert os.get_blocking(ours.fileno()), "as an MPI library expects it"
     assert world({**HYDRA, "PMI_FD": "999"}).port == DEFAULT_PORT
+    job_name._answers.clear()
     with open(os.devnull) as no_socket:
         assert world({**HYDRA, "PMI_FD": str(no_socket.fileno())}).job == ""
+
+
+def test_another_socket_is_not_taken_for_the_process_manager_s(tmp_path: Path) -> None:
+    """The number is of a socket of the program's by then, which is told nothing."""
+    internet = socket.create_server(("127.0.0.1", 0))
+    client = socket.create_connection(internet.getsockname())
+    named = socket.socket(socket.AF_UNIX)
+    named.bind(str(tmp_path / "name"))
+    named.listen()
+    to_named = socket.socket(socket.AF_UNIX)
+    to_named.connect(str(tmp_path / "name"))
+    datagrams, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+    others = (internet, client, named, to_named, datagrams, theirs)
+    with contextlib.ExitStack() as sockets:
+        for other in others:
+            sockets.enter_context(other)
+        for other in others:
+            assert world({**HYDRA, "PMI_FD": str(other.fileno())}).job == ""
+        accepted = [sockets.enter_context(each.accept()[0]) for each in (internet, named)]
+        for receiver in (*accepted, theirs):
+            receiver.setblocking(False)
+            with pytest.raises(BlockingIOError):
+                receiver.recv(1)
+
+
+def test_the_process_manager_s_socket_stays_as_it_was_and_is_asked_once() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs, ThreadPoolExecutor(1) as threads:
+        os.set_blocking(ours.fileno(), False)
+        variables = {**HYDRA, "PMI_FD": str(ours.fileno())}
+        answer = threads.submit(world, variables)
+        assert theirs.recv(100) == b"cmd=get_my_kvsname\n"
+        theirs.sendall(b"cmd=my_kvsname kvsname=kvs_78 rc=0\n")
+        assert answer.result(20).job == "kvs_78"
+        assert not os.get_blocking(ours.fileno())
+        assert world(variables).job == "kvs_78"
+        theirs.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            theirs.recv(1)
+
+
+@pytest.mark.parametrize("answer", ["", "cmd=my_kvsname rc=-1\n", "gone"])
+def test_a_process_manager_that_does_not_answer_is_an_error(
+    answer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other ranks may have its answer, and would wait for this one elsewhere."""
+    monkeypatch.setattr(job_name, "_ANSWER_S", 0.1)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        if answer == "gone":
+            theirs.close()
+        else:
+            theirs.sendall(answer.encode())
+        with pytest.raises(ValueError, match=r"PMI_FD is \d+, .* unset PMI_FD on all ranks"):
+            world({**HYDRA, "PMI_FD": str(ours.fileno())})
 
 
 def test_the_inner_of_two_launchers_knows() -> None:
