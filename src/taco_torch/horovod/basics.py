@@ -1,9 +1,11 @@
 """The job's beginning and end, who this process is in it, and what this library is built of."""
 
+import os
+import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from taco_torch.errors import TacoError
+from taco_torch.errors import TacoError, VersionMismatchError
 from taco_torch.horovod import job, process_sets
 from taco_torch.horovod.exceptions import HorovodInternalError
 from taco_torch.horovod.job import internal_errors, standing, the_job
@@ -12,6 +14,8 @@ from taco_torch.launch import member
 
 # Worlds of an elastic job, one after the other, that lose a rank while they are being made.
 _ATTEMPTS = 20
+# So many of them may fail by what the launcher knows nothing of, a network say.
+_UNEXPLAINED = 3
 
 
 def init(
@@ -23,7 +27,8 @@ def init(
     Who this process is and where rank 0 is say the variables of whatever has started it
     (environment.py); how the job works say HOROVOD_* variables (settings.py). May be called again
     after ``shutdown()``, any number of times. A rank of an elastic job that loses another one
-    meanwhile meets the others again in the next world.
+    meanwhile meets the others again in the next world, and prints why; not for ever where tacorun
+    knows of no loss.
 
     Args:
         comm: None, or all ranks of the job; for some of them there are process sets.
@@ -38,15 +43,23 @@ def init(
     """
     wanted = _listed(process_sets)
     _check_apart(wanted)
+    unexplained = 0
     for attempt in range(1, _ATTEMPTS + 1):
         try:
             started = job.start()
             if started is not None:
                 _begin(started, wanted, comm)
             return
-        except (HorovodInternalError, TacoError):
+        except VersionMismatchError:  # as it would be in the next world
+            raise
+        except (HorovodInternalError, TacoError) as error:
             if attempt == _ATTEMPTS or not member.present():
                 raise
+            unexplained += not member.lost()
+            if unexplained == _UNEXPLAINED:
+                raise
+            said = f"hvd.init() of rank {os.environ.get('HOROVOD_RANK', '?')} meets again: {error}"
+            print(said, file=sys.stderr, flush=True)
 
 
 def _listed(given: Sequence[ProcessSet] | str | None) -> list[ProcessSet]:

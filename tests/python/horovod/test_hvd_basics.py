@@ -21,6 +21,9 @@ from torchrun import run_forked
 from warm_python import WarmPython
 
 import taco_torch.horovod as hvd
+from taco_torch.errors import PeerLostError, VersionMismatchError
+from taco_torch.horovod import job
+from taco_torch.launch import member
 
 
 @pytest.fixture(scope="module")
@@ -308,6 +311,39 @@ def waits_for_one_that_never_comes(port: int) -> None:
 def test_ranks_that_do_not_come_are_named() -> None:
     with Ranks(1, {"TACO_LOG": "error"}) as ranks:
         ranks.run(waits_for_one_that_never_comes, ranks.port)
+
+
+@pytest.mark.parametrize(
+    ("error", "lost", "times"),
+    [
+        (hvd.HorovodInternalError("nobody came"), "rank 2 was lost", 20),
+        (hvd.HorovodInternalError("no such address"), "", 3),
+        (PeerLostError("silent"), "", 3),
+        (VersionMismatchError("0.1 and 0.2"), "rank 2 was lost", 1),
+    ],
+    ids=str,
+)
+def test_init_is_tried_again_while_the_launcher_tells_of_losses(
+    error: Exception,
+    lost: str,
+    times: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    tried: list[int] = []
+
+    def fails() -> None:
+        tried.append(1)
+        raise error
+
+    monkeypatch.setattr(job, "start", fails)
+    monkeypatch.setattr(member, "present", lambda: True)
+    monkeypatch.setattr(member, "lost", lambda: lost)
+    with pytest.raises(type(error)) as found:
+        hvd.init()
+    assert found.value is error
+    assert len(tried) == times
+    assert capsys.readouterr().err.count(str(error)) == times - 1, "the last one is raised"
 
 
 ALONE = """
