@@ -7,7 +7,7 @@ from typing import Any
 
 from taco_torch.errors import TacoError, VersionMismatchError
 from taco_torch.horovod import job, process_sets
-from taco_torch.horovod.exceptions import HorovodInternalError
+from taco_torch.horovod.exceptions import HorovodInternalError, JobEndedError
 from taco_torch.horovod.job import internal_errors, standing, the_job
 from taco_torch.horovod.process_sets import ProcessSet
 from taco_torch.launch import member
@@ -39,17 +39,25 @@ def init(
         ValueError: a variable is malformed; process sets are there twice or of ranks that are not;
             ``comm`` is something else.
         HorovodInternalError: the other ranks did not come.
+        JobEndedError: another rank of an elastic job has ended well meanwhile.
         VersionMismatchError: ranks differ in their version or settings; see taco_torch.errors.
     """
     wanted = _listed(process_sets)
     _check_apart(wanted)
-    unexplained = 0
+    unexplained, last = 0, ""
     for attempt in range(1, _ATTEMPTS + 1):
         try:
             started = job.start()
             if started is not None:
                 _begin(started, wanted, comm)
             return
+        except member.JobFinished:
+            if not last:
+                raise
+            raise JobEndedError(
+                "another rank has come to the end of its program while this one was still in "
+                f"hvd.init(), and has run nothing: all ranks must call it. {last}"
+            ) from None
         except VersionMismatchError:  # as it would be in the next world
             raise
         except (HorovodInternalError, TacoError) as error:
@@ -58,7 +66,8 @@ def init(
             unexplained += not member.lost()
             if unexplained == _UNEXPLAINED:
                 raise
-            said = f"hvd.init() of rank {os.environ.get('HOROVOD_RANK', '?')} meets again: {error}"
+            last = str(error)
+            said = f"hvd.init() of rank {os.environ.get('HOROVOD_RANK', '?')} meets again: {last}"
             print(said, file=sys.stderr, flush=True)
 
 

@@ -10,6 +10,11 @@ class NotInitializedError(HorovodInternalError, ValueError):
     """There is no job: ``init()`` has not been called, or ``shutdown()`` has been."""
 
 
+class JobEndedError(RuntimeError):
+    """Another rank of an elastic job has come to the end of its program while this one was still in
+    ``init()``: this one has run nothing, and there will be no other world."""
+
+
 class HostsUpdatedInterrupt(RuntimeError):
     """Hosts were added or removed; ranks are about to meet again in another world.
 

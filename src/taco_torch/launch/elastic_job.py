@@ -204,7 +204,7 @@ class ElasticJob:
             label, host = worker.running.label, worker.host
             self._break(f"rank {label} on {host} has left this world for the next")
         if worker.leaves or self._finished:
-            self._meeting.send(key, {"is": "leave"})
+            self._meeting.send(key, {"is": "leave", "finished": not worker.leaves})
         elif not was_in and self._newcomers_since is None:
             self._newcomers_since = time.monotonic()
 
@@ -215,7 +215,7 @@ class ElasticJob:
             return None
         failure = failure_of(self._session, running, message)
         ended = f"rank {running.label} on {worker.host} has ended"
-        if worker.leaves or (self._finished and worker.waits):
+        if worker.leaves or (self._finished and worker.waits and failure is None):
             if worker.is_in(self._world):
                 self._break(ended)
             return None
@@ -237,7 +237,7 @@ class ElasticJob:
         self._finished = True
         for worker in self._workers.values():
             if worker.waits:
-                self._meeting.send(worker.running.key, {"is": "leave"})
+                self._meeting.send(worker.running.key, {"is": "leave", "finished": True})
             elif not worker.is_in(self._world) and self._world > 0:
                 worker.leaves = True
                 self._session.end(worker.running)

@@ -23,6 +23,10 @@ class LauncherLost(RuntimeError):
     """tacorun does not answer any more."""
 
 
+class JobFinished(SystemExit):
+    """Another rank has come to the end of its program, and no world follows: so does this one."""
+
+
 class _Member:
     """The connection of a process."""
 
@@ -67,6 +71,7 @@ def enter() -> None:
 
     Raises:
         SystemExit: the launcher needs this rank no more, because its host was taken away.
+        JobFinished: or because the job has ended well.
         LauncherLost: tacorun has gone.
     """
     try:
@@ -78,7 +83,7 @@ def enter() -> None:
         raise LauncherLost(f"tacorun has gone: {error}") from error
     member.updates, member.lost = 0, ""
     if message["is"] == "leave":
-        raise SystemExit(0)
+        raise JobFinished(0) if message.get("finished") else SystemExit(0)
     os.environ.update(message["variables"])
 
 

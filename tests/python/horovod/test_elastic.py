@@ -201,6 +201,17 @@ def test_a_death_during_init_is_seen_at_once(tmp_path: Path, part: str) -> None:
     assert "ended with exit status 7" in done.stderr
 
 
+def test_a_rank_that_ends_well_in_init_leaves_the_others_with_an_error(tmp_path: Path) -> None:
+    """They have run nothing, and must not count as if they had."""
+    (tmp_path / "dies.py").write_text(DIES_IN_INIT.replace("os._exit(7)", "os._exit(0)"))
+    words = ["-np", "3", "--min-np", "2", "-H", "localhost:3", "--start-timeout", "60"]
+    done = run([*words, PYTHON, "dies.py", "store"], tmp_path, {"TACO_LOG": "error"}, timeout=120)
+    assert done.returncode == 1, done.stderr
+    assert "met " not in done.stdout
+    assert "JobEndedError: " in done.stderr
+    assert "rank 1 on localhost has ended" in done.stderr
+
+
 @pytest.mark.whole(instead="test_training_goes_on_when_one_of_four_ranks_is_killed")
 def test_a_death_is_survived_many_times(tmp_path: Path) -> None:
     """TACO_TEST_DEATHS says how many times; `pytest -rP` shows how long it took."""
