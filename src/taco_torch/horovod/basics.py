@@ -66,7 +66,7 @@ def init(
             unexplained += not member.lost()
             if unexplained == _UNEXPLAINED:
                 raise
-            last = str(error)
+            last = str(error).partition("\n")[0]  # torch's go on with addresses of functions
             said = f"hvd.init() of rank {os.environ.get('HOROVOD_RANK', '?')} meets again: {last}"
             print(said, file=sys.stderr, flush=True)
 

@@ -1,10 +1,12 @@
 """Which rank of which world this process is, by the variables of whatever has started it.
 
 Understood are horovodrun's and tacorun's variables, torchrun's, those of SLURM's srun (slurm.py),
-of Open MPI 4 and 5, and Hydra's (MPICH, Intel MPI), in this order: where a launcher was started by
-another one, the inner one knows. No MPI library is needed. A process without any of them is a world
-of its own. Two jobs on one host do not meet: where they do is chosen by what names a job
-(job_name.py).
+of Open MPI 4 and 5, and Hydra's (MPICH, Intel MPI), in this order, whichever launcher has started
+the other; but an mpirun's count before srun's, since mpirun may start its daemons by srun. So an
+srun within what an mpirun has started needs OMPI_COMM_WORLD_SIZE and MPI_LOCALRANKID unset, and an
+mpirun or srun within torchrun's ranks needs RANK and WORLD_SIZE unset. No MPI library is needed. A
+process without any of them is a world of its own. Two jobs on one host do not meet: where they do
+is chosen by what names a job (job_name.py).
 """
 
 import os

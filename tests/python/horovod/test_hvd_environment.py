@@ -140,7 +140,7 @@ def test_variables_that_srun_sets_for_an_mpi_library_change_nothing(more: dict[s
     assert world({**SRUN, **more}) == world(SRUN)
 
 
-def test_an_mpirun_within_srun_knows_better() -> None:
+def test_an_mpirun_s_variables_count_before_srun_s() -> None:
     assert world({**SRUN, **OPEN_MPI_4}).size == 2
     assert world({**SRUN, **HYDRA}).size == 2
     assert world({**SRUN, **TORCHRUN}).rank == 3
@@ -301,9 +301,12 @@ def test_a_process_manager_that_does_not_answer_is_an_error(
             world({**HYDRA, "PMI_FD": str(ours.fileno())})
 
 
-def test_the_inner_of_two_launchers_knows() -> None:
+def test_of_two_launchers_one_counts_whichever_is_the_inner() -> None:
+    """Variables alone do not say which has started the other."""
     assert world({**OPEN_MPI_4, **TORCHRUN}).rank == 3
     assert world({**TORCHRUN, **HOROVODRUN}).rank == 5
+    assert world({**OPEN_MPI_4, **SRUN}).size == 2
+    assert world({**HYDRA, **SRUN}).size == 2
 
 
 def test_several_hosts_need_an_address() -> None:
