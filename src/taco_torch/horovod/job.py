@@ -55,7 +55,7 @@ class Job:
         places = find_places(store, place_in, how.alike())
         self.place = places[self.rank]
         self.is_homogeneous = len({place.local_size for place in places}) == 1
-        # What sends compressed gradients, which the controller knows nothing of.
+        # Reducers whose compressed gradients the controller knows nothing of.
         self.compressing: WeakSet[object] = WeakSet()
         self._joins = 0  # how often all ranks have joined
         self._counts: Counter[tuple[int, str]] = Counter()

@@ -39,8 +39,7 @@ def DistributedOptimizer(
     compressed between hosts (docs/lightcc.md); then they go in buckets, and groups and the
     predivide factor say nothing.
     Called again for the same parameters, as notebooks do, it replaces what it returned before,
-    except by an optimizer that reduces nothing, since this rank is alone in its process set or
-    outside.
+    except where this rank is alone in the process set, or outside.
 
     Args:
         optimizer: any of torch's kind; shares its state and parameters with the one returned.
@@ -58,7 +57,7 @@ def DistributedOptimizer(
         process_set: the ranks; others step alone.
 
     Raises:
-        TypeError: ``compression`` is no Compressor, or Compression.lightcc without its call.
+        TypeError: ``compression`` is none.
         ValueError: names are missing, there twice or not in pairs; groups are none; the factor is
             not for this ``op``; the optimizer is wrapped already; or gradients are to be
             compressed, which these arguments do not go with.
@@ -81,10 +80,8 @@ def DistributedOptimizer(
     named_as = Compression.none if isinstance(compression, LightCC) else compression
     reducer: Reducer | None = None
     if not alone and not combines_deltas:
-        factor = gradient_predivide_factor
-        reducer = named = NamedReducer(
-            names, listed, named_as, reduction, factor, sparse_as_dense, process_set
-        )
+        how = (gradient_predivide_factor, sparse_as_dense, process_set)
+        reducer = named = NamedReducer(names, listed, named_as, reduction, *how)
         if options is not None:
             reducer = CompressedReducer(names, named, options, reduction, sparse_as_dense)
     take_over(made, names, reduces=not alone)

@@ -394,7 +394,7 @@ def test_ranks_tell_each_other_all_at_once() -> None:
     counted = CountedStore()
     store: Any = counted
     find_places(store, World(0, 1, 0, 1, 0, 1, "127.0.0.1", 1), {"HOROVOD_CACHE_CAPACITY": 1})
-    assert counted.calls == ["set", "wait", "multi_get"]
+    assert counted.calls == ["add", "set", "wait", "multi_get"]
 
 
 def test_two_jobs_that_meet_at_one_port_are_told() -> None:

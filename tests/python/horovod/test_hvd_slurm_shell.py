@@ -31,7 +31,7 @@ TASK = {
 
 
 def on_a_terminal(program: list[str], typed: str, folder: Path) -> str:
-    """What the program, with ``typed`` as its input, has left in the file "found"."""
+    """The program's answer, which it has left in a file; ``typed`` is its input."""
     (folder / "asks.py").write_text(
         textwrap.dedent(f"""
         import os, runpy
