@@ -383,7 +383,7 @@ class Session final : public Link {
   SerialFilter eager_filter_;
   RecordOrder record_order_;
   std::byte* block_ = nullptr;  // records not yet sealed into a block
-  std::size_t block_bytes_ = 0, block_answers_ = 0;
+  std::uint32_t block_bytes_ = 0, block_answers_ = 0;
   std::vector<SendRequest*> taken_;  // eager messages copied, to be finished on the next turn
 
   // Time.

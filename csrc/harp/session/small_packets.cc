@@ -29,7 +29,7 @@ void SmallSender::push(std::byte* block, std::size_t capacity, std::size_t bytes
   ++count_;
   at(count_ - 1) = {block, static_cast<std::uint32_t>(capacity), static_cast<std::uint32_t>(bytes),
                     static_cast<std::uint32_t>(answers), State::kUnsent};
-  answers_ += answers;
+  answers_ += static_cast<std::uint32_t>(answers);
 }
 
 SmallSender::Packet SmallSender::front() const {

@@ -63,7 +63,7 @@ class SmallSender {
   std::uint32_t base_ = 0;    // serial of the front
   std::uint32_t unsent_ = 0;  // offset of the first never sent
   std::uint32_t lost_ = 0;
-  std::size_t answers_ = 0;
+  std::uint32_t answers_ = 0;  // bytes
 };
 
 inline constexpr std::uint32_t kEagerWindow = 512;

@@ -59,6 +59,7 @@ constexpr auto kKnown = std::to_array<Known>({
     {"taco::kernels::(anonymous namespace)::host()::detected", "once"},
     {"taco::harp::prepare_sealing(taco::harp::Security)::prepared", "once"},
     {"taco::harp::(anonymous namespace)::held_stacks", "once"},
+    {"taco::harp::(anonymous namespace)::prepare_exit()::prepared", "once"},
     {"taco::harp::(anonymous namespace)::process_dpdk()::dpdk", "once"},
     {"taco::harp::(anonymous namespace)::registry", "once in a process"},
     {"taco::harp::(anonymous namespace)::known", "once in a process"},
