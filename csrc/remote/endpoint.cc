@@ -178,9 +178,12 @@ Status Endpoint::revoke(std::uint64_t region, Time deadline) {
       stack->engine().wake_waiters();
     });
   });
-  if (!stack_->usable().ok()) return {};  // nothing writes any more
+  if (asked.ok() && stack_->engine().wait(*revoked, deadline)) return {};
+  if (!stack_->usable().ok()) {
+    stack_->close();  // once it has, nothing writes any more
+    return {};
+  }
   TACO_RETURN_IF_ERROR(asked);
-  if (stack_->engine().wait(*revoked, deadline) || !stack_->usable().ok()) return {};
   return Status(Code::kTimeout,
                 "the peer's transfers with memory " + std::to_string(region) +
                     " have not ended in time: it is revoked, but may not be freed yet");

@@ -43,13 +43,14 @@ void Transfer::State::finish(const Status& why) {
   engine.wake_waiters();
 }
 
-// In a forked child, where no engine runs, there is nothing that could still refer to it.
+// In a forked child, where no engine runs, there is nothing that could still refer to it; nor is
+// there once the Stack has closed, which one that closes at this moment has not.
 void Transfer::State::cancel() {
-  if (finished.is_set() || !stack->usable().ok()) return;
+  if (finished.is_set() || generation != taco::fork_generation()) return;
   const Status why(Code::kAborted, "the transfer was cancelled");
   taco::harp::call_on_engine(stack->engine(),
                              [&](Transport& transport) { cancel_st(transport, why); });
-  stack->engine().wait(finished, kForever);
+  if (!stack->engine().wait(finished, kForever)) stack->close();
 }
 
 void Transfer::State::cancel_st(Transport& transport, const Status& why) {

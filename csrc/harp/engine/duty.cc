@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <climits>
 #include <optional>
+#include <thread>
 #include <utility>
 
 #include "base/thread.h"
@@ -73,6 +74,12 @@ void Duty::stop() {
   if (caller_asleep_.exchange(false)) driven_.kick(Driven::Who::kCaller);
   std::lock_guard lock(waiters_mutex_);
   for (Waiter& waiter : sleepers_) wake(waiter, kEventSet);
+}
+
+void Duty::see_callers_off() {
+  if (token_.held_by_me()) return;  // this one is in a turn, and takes part in no other
+  while (!token_.try_acquire()) std::this_thread::yield();
+  token_.release();
 }
 
 void Duty::run() {
@@ -191,6 +198,7 @@ bool Duty::poll() {
   if (!lends_ || stopping()) return false;
   bool worked = false;
   if (token_.try_acquire()) {
+    if (stopping()) return token_.release(), false;
     driven_.cancel_sleep_st();
     worked = driven_.turn_st(Driven::Who::kCaller);
     driven_.leave_until_st(renew_lease(driven_.now_st()));
@@ -235,10 +243,11 @@ bool Duty::drive(const Event& event, Time deadline) {
   const Duration spin = caller_spin_.load(std::memory_order_relaxed);
   Idle idle{.spin = spin};
   for (;;) {
+    if (stopping()) return event.is_set();
     take_short_turns(driven_.now_st() < crowded_until_);
     const bool worked = driven_.turn_st(Driven::Who::kCaller);
     if (event.is_set()) return true;
-    if (stopping() || driven_.now_st() >= deadline) return false;
+    if (driven_.now_st() >= deadline) return false;
     if (worth_polling(idle, worked)) continue;
     if (!driven_.prepare_sleep_st()) continue;
     const Time until = std::min(deadline, driven_.next_deadline_st());
@@ -268,7 +277,7 @@ void Duty::leave() {
     return pass_on(Unfinished::kNothing);
   }
   bool quiet = driven_.prepare_sleep_st();
-  for (int i = 0; i < kLeaveTurns && !quiet; ++i) {
+  for (int i = 0; i < kLeaveTurns && !quiet && !stopping(); ++i) {
     driven_.turn_st(Driven::Who::kCaller);
     quiet = driven_.prepare_sleep_st();
   }

@@ -75,6 +75,9 @@ class alignas(kCacheLine) Duty {
   void run();
   // Any thread. run() returns and every wait() returns soon after.
   void stop();
+  // After stop(), and once run() has returned: no caller is in a turn when this returns, nor
+  // begins one.
+  void see_callers_off();
 
   // See Engine::wait, Engine::poll, Engine::wake_waiters and Engine::submit (after the push).
   bool wait(const Event& event, Time deadline);

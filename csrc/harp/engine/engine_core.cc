@@ -284,6 +284,7 @@ void EngineCore::close(Duration linger) {
   });
   duty_.stop();
   thread_.join();
+  duty_.see_callers_off();
 }
 
 }  // namespace taco::harp

@@ -344,10 +344,10 @@ class Session final : public Link {
   const PairKey key_;
   const Security security_;
   const wire::Checksum checksum_;
+  SessionLife life_;
   const std::uint64_t packets_per_key_;
   const Duration peer_timeout_;
   const std::string description_;
-  SessionLife life_;
   Handshake handshake_;
   SendCredit send_credit_;  // what the peer grants
   CreditAccount credit_;    // what it is granted
@@ -372,11 +372,10 @@ class Session final : public Link {
   // Messages.
   std::vector<BulkSend*> sends_;
   std::vector<std::uint32_t> free_sends_;
-  std::uint32_t send_uses_ = 0;
+  std::uint32_t send_uses_ = 0, open_receives_ = 0;
   std::unique_ptr<SendQueue> queue_;   // of those with something to transmit; null: no messages
   std::vector<BulkSend*> unreturned_;  // acknowledged, but the driver still refers to the payload
   std::vector<RecvState*> receives_;   // by slot index
-  std::size_t open_receives_ = 0;
   Reassembly reassembly_;
   SmallSender eager_;
   SmallSender records_;
