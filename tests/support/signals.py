@@ -6,5 +6,7 @@ import signal
 
 
 def default_signals() -> None:
-    """For a child before exec: a shell's background job would inherit SIGINT as ignored."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    """For a child before exec: it would inherit SIGINT as ignored from a shell's background job,
+    and SIGHUP from nohup."""
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
