@@ -132,10 +132,12 @@ function(add_extension torch)
   endforeach()
   # One file of what sets up, two of the rest: of one with twelve, torch's headers take 13 of 33 s.
   # Ninja begins with them, as they stand first, so that no core idles beside the last.
-  if(TACO_UNITY_BATCH)
-    list(LENGTH torch_facing sources)
-    math(EXPR half "(${sources} + 1) / 2")
+  list(LENGTH torch_facing sources)
+  math(EXPR half "(${sources} + 1) / 2")
+  if(TACO_UNITY_BATCH AND TACO_UNITY_BATCH LESS sources)
     set_target_properties(${name} PROPERTIES UNITY_BUILD_BATCH_SIZE ${half})
+  endif()
+  if(TACO_UNITY_BATCH)
     set_target_properties(${name}_set_up PROPERTIES UNITY_BUILD_BATCH_SIZE 0)
   endif()
   target_link_libraries(${name} PRIVATE
