@@ -71,7 +71,7 @@ class BlockHash {
     if (!bytes.empty()) take(load_part_of_block(bytes.data(), bytes.size()));
   }
   __m128i finish(std::size_t front_bytes, std::size_t text_bytes) {
-    const auto bits = [](std::size_t bytes) { return static_cast<long long>(8 * bytes); };
+    const auto bits = [](std::size_t bytes) { return 8 * static_cast<long long>(bytes); };
     const __m128i lengths = _mm_set_epi64x(bits(front_bytes), bits(text_bytes));
     return bytes_reversed(hash_product(_mm_xor_si128(sum_, lengths), key_));
   }
