@@ -7,12 +7,12 @@
 #pragma once
 
 #include <atomic>
-#include <compare>
 #include <cstdint>
 #include <map>
 #include <mutex>
 #include <optional>
 #include <set>
+#include <tuple>
 #include <utility>
 
 #include "harp/transport.h"
@@ -23,7 +23,9 @@ namespace harp {
 struct ChannelOfTwo {
   std::uint64_t own = 0, peer = 0;
   std::uint32_t channel = 0;
-  auto operator<=>(const ChannelOfTwo&) const = default;
+  bool operator<(const ChannelOfTwo& other) const {
+    return std::tie(own, peer, channel) < std::tie(other.own, other.peer, other.channel);
+  }
 };
 
 // The group of its messages. It is of these two alone, so that what belongs to it can be forgotten
