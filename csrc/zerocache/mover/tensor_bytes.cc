@@ -1,30 +1,10 @@
 #include "zerocache/mover/tensor_bytes.h"
 
-#include <algorithm>
 #include <cstring>
 
-#include "base/assert.h"
+#include "zerocache/pages/each_page.h"
 
 namespace taco::zerocache {
-namespace {
-
-// visit(page, place in it, first byte of the span, bytes) for each page that the bytes lie on.
-template <class Visit>
-Status each_page(std::size_t page_bytes, const PlacedTensor& tensor, std::uint64_t from,
-                 std::size_t bytes, const Visit& visit) {
-  TACO_ASSERT(from <= tensor.bytes && bytes <= tensor.bytes - from);
-  for (std::size_t done = 0; done < bytes;) {
-    const std::uint64_t at = tensor.offset + from + done;
-    const std::size_t place = at % page_bytes;
-    const std::size_t part = std::min(bytes - done, page_bytes - place);
-    TACO_RETURN_IF_ERROR(visit(static_cast<PageId>(at / page_bytes), place, done, part));
-    done += part;
-  }
-  return {};
-}
-
-}  // namespace
-
 Status read_bytes(PageUses& pages, std::size_t page_bytes, const PlacedTensor& tensor, Tier tier,
                   std::uint64_t from, std::span<std::byte> to) {
   return each_page(

@@ -1,8 +1,7 @@
 #include "zerocache/ranks/own_bytes.h"
 
-#include <algorithm>
-
 #include "zerocache/mover/tensor_bytes.h"
+#include "zerocache/pages/each_page.h"
 
 namespace taco::zerocache {
 
@@ -10,18 +9,15 @@ Status write_own_bytes(PageUses& pages, std::size_t page_bytes, const Shards& sh
                        const PlacedTensor& tensor, Tier tier, std::uint64_t from,
                        std::span<const std::byte> bytes, bool* spoilt) {
   bool changed = false, last = false;
-  Status status;
-  for (std::size_t done = 0; done < bytes.size() && status.ok();) {
-    const std::uint64_t at = tensor.offset + from + done;
-    const std::size_t part =
-        std::min<std::size_t>(bytes.size() - done, page_bytes - at % page_bytes);
-    if (shards.owns(static_cast<PageId>(at / page_bytes))) {
-      status = write_bytes(pages, page_bytes, tensor, tier, from + done, bytes.subspan(done, part),
-                           &last);
-      changed = changed || status.ok();
-    }
-    done += part;
-  }
+  Status status =
+      each_page(page_bytes, tensor, from, bytes.size(),
+                [&](PageId page, std::size_t, std::size_t first, std::size_t count) -> Status {
+                  if (!shards.owns(page)) return {};
+                  TACO_RETURN_IF_ERROR(write_bytes(pages, page_bytes, tensor, tier, from + first,
+                                                   bytes.subspan(first, count), &last));
+                  changed = true;
+                  return {};
+                });
   if (spoilt != nullptr) *spoilt = (changed || last) && !status.ok();
   return status;
 }
