@@ -50,6 +50,10 @@ void check_exposable(const at::Tensor& tensor, const char* whose) {
       " needs a contiguous tensor, since others write into its memory; got one of "
       "the sizes ",
       tensor.sizes(), " and the strides ", tensor.strides(), ": register tensor.contiguous()");
+  check_has_memory(tensor, whose);
+}
+
+void check_has_memory(const at::Tensor& tensor, const char* whose) {
   const std::size_t needed = tensor.storage_offset() * tensor.element_size() + tensor.nbytes();
   TORCH_CHECK_VALUE(tensor.nbytes() == 0 || tensor.storage().nbytes() >= needed,
                     "taco: the tensor for ", whose, " needs ", needed,

@@ -9,6 +9,8 @@ namespace taco::edge {
 // ValueError, unless others can write into the memory of this tensor, for "a window", say: it is
 // contiguous, and has its memory.
 void check_exposable(const at::Tensor& tensor, const char* whose);
+// ValueError unless it has its memory, which a tensor whose storage was shrunk has not.
+void check_has_memory(const at::Tensor& tensor, const char* whose);
 
 // A storage that is resized loses its memory, which nobody could tell those in time who are at work
 // on it: from fix() until as many calls of release(), it cannot be.

@@ -14,10 +14,7 @@ FixedMemory::FixedMemory(const at::Tensor& tensor)
     : storage_(tensor.storage()),
       offset_(static_cast<std::size_t>(tensor.storage_offset()) * tensor.element_size()),
       bytes_(tensor.nbytes()) {
-  TORCH_CHECK_VALUE(bytes_ == 0 || storage_.nbytes() >= offset_ + bytes_,
-                    "taco: a tensor of the sizes ", tensor.sizes(), " needs ", offset_ + bytes_,
-                    " bytes of a storage that has ", storage_.nbytes(),
-                    ": its memory is gone (a sharded parameter, say, between two uses)");
+  edge::check_has_memory(tensor, "a named operation");
   edge::fix_storage(storage_);
 }
 
