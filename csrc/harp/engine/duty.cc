@@ -198,7 +198,10 @@ bool Duty::poll() {
   if (!lends_ || stopping()) return false;
   bool worked = false;
   if (token_.try_acquire()) {
-    if (stopping()) return token_.release(), false;
+    if (stopping()) {
+      token_.release();
+      return false;
+    }
     driven_.cancel_sleep_st();
     worked = driven_.turn_st(Driven::Who::kCaller);
     driven_.leave_until_st(renew_lease(driven_.now_st()));
