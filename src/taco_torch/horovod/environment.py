@@ -10,7 +10,7 @@ is chosen by what names a job (job_name.py).
 """
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -42,7 +42,8 @@ class World:
 
 @dataclass(frozen=True)
 class _Launcher:
-    """The names of a launcher's variables, those that count first."""
+    """The names of a launcher's variables, those that count first; and functions of the variables,
+    where a launcher tells in other ways how many ranks are on this host, and which has rank 0."""
 
     name: str
     rank: tuple[str, ...]
@@ -51,6 +52,8 @@ class _Launcher:
     local_size: tuple[str, ...] = ()
     cross_rank: tuple[str, ...] = ()
     cross_size: tuple[str, ...] = ()
+    ranks_here: Callable[[Mapping[str, str], int], int | None] | None = None  # of so many
+    first_host: Callable[[Mapping[str, str]], str | None] | None = None
 
 
 _LAUNCHERS = (
@@ -64,7 +67,14 @@ _LAUNCHERS = (
         ("HOROVOD_CROSS_SIZE",),
     ),
     _Launcher("torchrun", ("RANK",), ("WORLD_SIZE",), ("LOCAL_RANK",), ("LOCAL_WORLD_SIZE",)),
-    _Launcher("srun", slurm.RANK, slurm.SIZE, slurm.LOCAL_RANK),
+    _Launcher(
+        "srun",
+        slurm.RANK,
+        slurm.SIZE,
+        slurm.LOCAL_RANK,
+        ranks_here=slurm.tasks_here,
+        first_host=slurm.first_node,
+    ),
     _Launcher(
         "Open MPI",
         ("OMPI_COMM_WORLD_RANK", "PMIX_RANK"),
@@ -131,8 +141,8 @@ def _place(launcher: _Launcher, given: Mapping[str, str]) -> World | None:
     local_rank = number(launcher.local_rank, given)
     local_size = number(launcher.local_size, given)
     check_within(launcher.rank[0], rank, _named(launcher.size, given), size)
-    if launcher.name == "srun":
-        local_size = slurm.tasks_here(given, size)
+    if launcher.ranks_here is not None:
+        local_size = launcher.ranks_here(given, size)
     if local_rank is not None and local_size is not None:
         name = (*launcher.local_size, "the number of tasks on this node")[0]
         check_within(launcher.local_rank[0], local_rank, name, local_size)
@@ -182,10 +192,9 @@ def _address(launcher: _Launcher, given: Mapping[str, str], one_host: bool) -> s
         return given["MASTER_ADDR"]
     if one_host:
         return LOOPBACK
-    if launcher.name == "srun":
-        node = slurm.first_node(given)
-        if node is not None:
-            return node
+    told = None if launcher.first_host is None else launcher.first_host(given)
+    if told is not None:
+        return told
     for host in _hosts(given):
         return host
     raise ValueError(
