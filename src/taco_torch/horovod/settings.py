@@ -1,10 +1,10 @@
 """The HOROVOD_* variables that say how a job works.
 
 They are read at each ``init()``, as Horovod does, and not once in a process like others: a program
-may change them between two incarnations. So they are read here, and csrc/base/env_table.cc, where
-all variables stand, lists them; a test holds the two equal. A malformed value is an error that
-names it; an empty one counts as not set. The variables that say which rank this is stand in
-environment.py.
+may change them between two incarnations. So they are read here; their defaults and meanings stand
+in csrc/base/env_table.cc with those of all others, and a test holds the two together. A malformed
+value is an error that names it; an empty one counts as not set. The variables that say which rank
+this is stand in environment.py.
 """
 
 import os
@@ -41,14 +41,12 @@ class Settings:
 
 @dataclass(frozen=True)
 class Variable:
-    """One row of the table: the variable, the field of Settings and what is accepted."""
+    """A variable, the field of Settings and what is accepted."""
 
     name: str
     field: str
     read: Callable[[str], Any]
     accepted: str
-    fallback: str
-    meaning: str
 
 
 def _whole(least: int, most: int) -> Callable[[str], int]:
@@ -89,75 +87,54 @@ VARIABLES = (
         "fusion_bytes",
         _whole(0, 1 << 50),
         "bytes, an integer from 0 to 2^50",
-        "67108864",
-        "Tensors that are ready together are reduced in one buffer up to this size; 0: each alone. "
-        "The same on all ranks.",
     ),
     Variable(
         "HOROVOD_CYCLE_TIME",
         "cycle_seconds",
         _number(0.0, 60_000.0, 1e-3),
         "milliseconds, a number from 0 to 60000",
-        "1",
-        "The time between two rounds of which the first brought nothing.",
     ),
     Variable(
         "HOROVOD_CACHE_CAPACITY",
         "cache_slots",
         _whole(0, 1 << 20),
         "an integer from 0 to 1048576",
-        "1024",
-        "The operations that ranks agree on by a bit once they have seen them; 0: none. The same "
-        "on all ranks.",
     ),
     Variable(
         "HOROVOD_STALL_CHECK_TIME_SECONDS",
         "stall_warning_seconds",
         _number(0.0, 1e9),
         "seconds, a number from 0 to 10^9",
-        "60",
-        "After this time a warning names a tensor that some ranks have not submitted, and which.",
     ),
     Variable(
         "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS",
         "stall_shutdown_seconds",
         _number(0.0, 1e9),
         "seconds, a number from 0 to 10^9",
-        "0",
-        "After this time such a tensor is an error; 0: never.",
     ),
     Variable(
         "HOROVOD_STALL_CHECK_DISABLE",
         "stall_check_disabled",
         _flag,
         "0, 1, false, true, off, on, no or yes",
-        "0",
-        "Neither warning nor error.",
     ),
     Variable(
         "HOROVOD_TIMELINE",
         "timeline",
         _timeline,
         "a file, or dynamic",
-        "(none)",
-        "Rank 0 writes there when operations were negotiated and run, in Chrome's trace format.",
     ),
     Variable(
         "HOROVOD_TIMELINE_MARK_CYCLES",
         "timeline_marks_cycles",
         _flag,
         "0, 1, false, true, off, on, no or yes",
-        "0",
-        "The timeline shows when rounds began.",
     ),
     Variable(
         "HOROVOD_START_TIMEOUT",
         "start_seconds",
         _number(1.0, 1e6),
         "seconds, a number from 1 to 10^6",
-        "300",
-        "How long init() waits for the other ranks. Of tacorun: how long for all hosts, 30 unless "
-        "said.",
     ),
 )
 
